@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Both do all their set-up. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup:  ## uv and .venv from the lock (every target does it)
+	@tools/bootstrap.sh
+
+demo: setup  ## the whole path: cluster, images, chart, unpatched and patched engine, real questions
+	@$(PY) -m tools.demo up
+
+demo-down: setup  ## remove everything that the demo set up (caches stay)
+	@$(PY) -m tools.demo down
+
+test: setup  ## everything: check, unit, chart, contract, engine, e2e
+	@$(PY) -m tools.testrun check unit chart contract engine e2e
+
+check: setup  ## format, lint, types, layers, generated files
+	@$(PY) -m tools.testrun check
+
+fmt: setup  ## format and fix what can be fixed
+	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+
+gen: setup  ## write all generated files again
+	@$(PY) -m tools.generate
+
+lock: setup  ## update uv.lock after a change of dependencies
+	@.venv/bin/uv lock
+
+test-unit: setup  ## unit tests (seconds, no cluster)
+	@$(PY) -m tools.testrun unit
+
+test-chart: setup  ## chart, alerts and dashboards: helm lint, helm-unittest, promtool
+	@$(PY) -m tools.testrun chart
+
+test-contract: setup  ## against a real kube-apiserver
+	@$(PY) -m tools.testrun contract
+
+test-engine: setup  ## real vLLM on CPU with three pipeline stages
+	@$(PY) -m tools.testrun engine
+
+test-e2e: setup  ## the demo's parts on a real cluster, asserted
+	@$(PY) -m tools.testrun e2e
+
+clean:  ## remove build output (caches stay)
+	rm -rf build dist

@@ -1,0 +1,3 @@
+module structuredllm.io/tools/cluster/pause
+
+go 1.26.0
