@@ -40,7 +40,7 @@ class Key:
 
 
 def _comment_above(lines: list[str], line: int, path: str) -> tuple[str, dict[str, Any]]:
-    """Return the description and the `@schema` of the comment block that ends right above `line` (0-based)."""
+    """Return description and `@schema` of the comment block that ends right above `line` (0-based)."""
     start = line
     while start > 0 and lines[start - 1].lstrip().startswith("#"):
         start -= 1
@@ -60,7 +60,9 @@ def _comment_above(lines: list[str], line: int, path: str) -> tuple[str, dict[st
     return " ".join(words), schema
 
 
-def _key(path: str, node: yaml.Node, default: Any, description: str, extra: dict[str, Any], lines: list[str]) -> Key:
+def _key(
+    path: str, node: yaml.Node, default: Any, description: str, extra: dict[str, Any], lines: list[str]
+) -> Key:
     if "type" in extra:
         return Key(path, description, default, extra, ())
     if isinstance(default, dict):
@@ -75,7 +77,9 @@ def _key(path: str, node: yaml.Node, default: Any, description: str, extra: dict
         return Key(path, description, default, closed | extra, children)
     kind = _SCALAR_TYPES.get(type(default).__name__)
     if kind is None:
-        raise CommentError(f"values.yaml: {path}: a {type(default).__name__} needs an @schema line with a type")
+        raise CommentError(
+            f"values.yaml: {path}: a {type(default).__name__} needs an @schema line with a type"
+        )
     return Key(path, description, default, {"type": kind} | extra, ())
 
 
@@ -105,7 +109,7 @@ def read_values(text: str) -> tuple[Key, ...]:
 
 
 def render_schema(keys: tuple[Key, ...]) -> str:
-    """Return values.schema.json; `global` and the keys that Helm itself adds to a subchart stay allowed."""
+    """Return values.schema.json (draft-07, the only draft that every Helm 3 reads)."""
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the structuredllm chart",
@@ -143,7 +147,10 @@ def outputs(chart: Path) -> dict[Path, str]:
     """Return every generated file below `chart` with its wanted text."""
     keys = read_values((chart / "values.yaml").read_text())
     readme = chart / "README.md"
-    return {chart / "values.schema.json": render_schema(keys), readme: render_readme(readme.read_text(), keys)}
+    return {
+        chart / "values.schema.json": render_schema(keys),
+        readme: render_readme(readme.read_text(), keys),
+    }
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from tools.paths import repo_root
 
 GENERATORS: tuple[tuple[str, ...], ...] = (
     ("-m", "tools.gen_crd"),
+    ("-m", "tools.gen_values_schema"),
     ("-m", "tools.gen_dashboards"),
     ("-m", "structuredllm_engine_patches.render"),
 )
