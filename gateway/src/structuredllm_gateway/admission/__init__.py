@@ -1,0 +1,1 @@
+"""What may pass before an engine is asked: concurrency, body size, schema policy."""

@@ -1,0 +1,158 @@
+"""The FastAPI application: puts the parts together, nothing else.
+
+Owns the wiring and the shape of errors outside of the relay. No globals: all state hangs on what is given in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from structuredllm_gateway import __version__
+from structuredllm_gateway.errors import GatewayError, RequestError
+from structuredllm_gateway.openai.errors import error_object, openai_type
+from structuredllm_gateway.relay.relay import Relay
+from structuredllm_gateway.routes import completions, health, models
+from structuredllm_gateway.settings import Settings
+from structuredllm_gateway.telemetry.logging import get_logger
+from structuredllm_gateway.telemetry.metrics import Metrics
+from structuredllm_gateway.telemetry.request_id import SCOPE_KEY, RequestIdMiddleware
+from structuredllm_gateway.upstream.client import UpstreamClient
+from structuredllm_gateway.upstream.endpoints import EndpointSource
+from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
+
+
+class LifeState:
+    """Whether the process is on its way out; set by whoever handles the signals."""
+
+    def __init__(self) -> None:
+        """Start as not draining."""
+        self.draining = False
+
+
+def create_app(
+    settings: Settings,
+    *,
+    upstream: UpstreamClient,
+    endpoints: EndpointSource,
+    clock: Callable[[], float] = time.monotonic,
+    rng: random.Random | None = None,
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    log: structlog.typing.FilteringBoundLogger | None = None,
+) -> FastAPI:
+    """Build the gateway.
+
+    Args:
+        settings: the configuration.
+        upstream: asks engines; closed when the app shuts down.
+        endpoints: where engines are; followed while the app runs.
+        clock: monotonic seconds.
+        rng: breaks ties when picking.
+        new_id: makes request ids.
+        log: gets one line per request.
+
+    Returns:
+        The app; `app.state.life` is its `LifeState`, `app.state.registry` its metrics registry.
+    """
+    logger = log if log is not None else get_logger("gateway")
+    life = LifeState()
+    metrics = Metrics(endpoints.snapshot)
+    relay = Relay(
+        settings=settings,
+        upstream=upstream,
+        endpoints=endpoints,
+        picker=LeastOutstandingPicker(rng if rng is not None else random.Random()),  # noqa: S311 - no secret
+        metrics=metrics,
+        clock=clock,
+        log=logger,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        following = asyncio.create_task(endpoints.run())
+        following.add_done_callback(lambda task: _report_end(task, logger))
+        try:
+            yield
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await following
+            await upstream.aclose()
+
+    app = FastAPI(
+        title="structuredllm gateway",
+        version=__version__,
+        lifespan=lifespan,
+        # The pages load scripts from elsewhere; the document itself is enough.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.life = life
+    app.state.registry = metrics.registry
+    app.include_router(completions.build_router(relay, settings.limits))
+    app.include_router(models.build_router(endpoints))
+    app.include_router(health.build_router(endpoints, lambda: life.draining))
+    app.add_middleware(RequestIdMiddleware, new_id=new_id)
+    _answer_in_openai_shape(app)
+    return app
+
+
+def registry_of(app: FastAPI) -> CollectorRegistry:
+    """Return the metrics registry of an app made by `create_app`."""
+    registry: CollectorRegistry = app.state.registry
+    return registry
+
+
+def _answer_in_openai_shape(app: FastAPI) -> None:
+    """Replace the framework's own error bodies (404, 405, 422, 500)."""
+
+    def answered(
+        request: Request, error: GatewayError, headers: dict[str, str] | None = None
+    ) -> JSONResponse:
+        body = error_object(error, request.scope.get(SCOPE_KEY))
+        return JSONResponse(body, status_code=error.status, headers=headers)
+
+    @app.exception_handler(GatewayError)
+    async def gateway_error(request: Request, error: GatewayError) -> JSONResponse:
+        return answered(request, error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        where = f"{request.method} {request.url.path}"
+        messages = {
+            404: (f"Unknown route: {where}.", "unknown_route"),
+            405: (f"{where} is not allowed.", "method_not_allowed"),
+        }
+        message, code = messages.get(error.status_code, (str(error.detail), "http_error"))
+        shaped = RequestError(message, code=code)
+        shaped.status, shaped.type = error.status_code, openai_type(error.status_code)
+        return answered(request, shaped, dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = "/" + "/".join(str(part) for part in first["loc"])
+        return answered(request, RequestError(f"{first['msg']} at {place}.", param=place))
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, _error: Exception) -> JSONResponse:
+        return answered(request, GatewayError("The gateway failed; its log has the cause."))
+
+
+def _report_end(task: asyncio.Task[None], log: structlog.typing.FilteringBoundLogger) -> None:
+    """A discovery that has ended by itself would leave the gateway blind: say so, loudly."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("discovery_ended", error=repr(error))

@@ -1,0 +1,1 @@
+"""One client request from admission to the last byte: tries, classification, streams."""

@@ -1,0 +1,143 @@
+"""One client request as values: what came in, what is known of it on the way, what a try gave.
+
+Owns the data that the relay's parts hand to each other; must not import I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from structuredllm_gateway.errors import GatewayError
+from structuredllm_gateway.openai.requests import CompletionRequest
+from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
+from structuredllm_gateway.validation.outcomes import Outcome
+from structuredllm_gateway.validation.validators import CompiledSchema
+
+
+class Route(StrEnum):
+    """The relayed routes; the value is the metric label."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+    @property
+    def path(self) -> str:
+        """Path at the gateway and at the engine."""
+        return "/v1/chat/completions" if self is Route.CHAT else "/v1/completions"
+
+
+class Sink(Protocol):
+    """Where the answer goes: one HTTP response. `started` = its head is sent, it cannot be taken back."""
+
+    started: bool
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body; waits while the client does not read."""
+        ...
+
+    async def end(self) -> None:
+        """End the body."""
+        ...
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A request as it came: its route, id, headers (lower-case names), and how to get its body."""
+
+    route: Route
+    request_id: str
+    headers: Mapping[str, str]
+    read_body: Callable[[], Awaitable[bytes]]
+
+
+@dataclass
+class Record:
+    """What is known of a request so far; the only mutable state of one, read once when it ends."""
+
+    started: float
+    outcome: Outcome = Outcome.CLIENT_CLOSED
+    status: int = 499
+    model: str | None = None
+    stream: bool = False
+    structured: bool = False
+    attempts: int = 0
+    replica: str | None = None
+    fsm_errors: int = 0
+    first_token_seconds: float | None = None
+    schema_key: str | None = None
+    error_code: str | None = None
+    retried_for: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """An admitted request: everything that a try needs.
+
+    `deadline` is on the injected clock. `schema` is None when nothing is to be judged.
+    """
+
+    incoming: Incoming
+    request: CompletionRequest
+    body: bytes
+    pool: ModelPool
+    schema: CompiledSchema | None
+    deadline: float
+    record: Record
+
+    @property
+    def mode(self) -> ValidationMode:
+        """The model's validation mode."""
+        return self.pool.validation
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the answer's text is looked at."""
+        return self.request.structure is not None and self.mode is not ValidationMode.OFF
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer that is not sent yet."""
+
+    status: int
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True)
+class TryResult:
+    """What one try gave.
+
+    Attributes:
+        outcome: its class.
+        answer: what to send; None when `error` is set or the answer is already sent.
+        error: why there is none to send.
+        committed: whether the client already got bytes (then the try also sent the rest).
+        upstream_status: HTTP status of the replica, None without an answer.
+    """
+
+    outcome: Outcome
+    answer: Answer | None = None
+    error: GatewayError | None = None
+    committed: bool = False
+    upstream_status: int | None = None
+
+
+def response_headers(record: Record, outcome: Outcome | None) -> dict[str, str]:
+    """Return the gateway's own headers; `outcome` None = not known yet (a stream that has begun)."""
+    headers = {
+        "x-structuredllm-attempts": str(record.attempts),
+        "x-structuredllm-fsm-errors": str(record.fsm_errors),
+    }
+    if outcome is not None:
+        headers["x-structuredllm-outcome"] = outcome.value
+    if record.replica is not None:
+        headers["x-structuredllm-replica"] = record.replica
+    return headers

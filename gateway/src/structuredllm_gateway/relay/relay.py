@@ -1,0 +1,233 @@
+"""The relay: one client request from admission to the last byte, its retry, its metrics and its log line.
+
+Owns the order of things; the steps are in the other modules of this folder. Framework-free: it is given an
+`Incoming` and a `Sink`, so a route of any kind can call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from structuredllm_gateway.admission.limits import ClientClosedError, ConcurrencyLimit
+from structuredllm_gateway.admission.schema_policy import SchemaLimits, admit
+from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError
+from structuredllm_gateway.openai.errors import error_bytes
+from structuredllm_gateway.openai.requests import parse_completion_request
+from structuredllm_gateway.relay.exchange import (
+    Exchange,
+    Incoming,
+    Record,
+    Sink,
+    TryResult,
+    response_headers,
+)
+from structuredllm_gateway.relay.tries import Tries
+from structuredllm_gateway.settings import Settings
+from structuredllm_gateway.telemetry.metrics import Metrics
+from structuredllm_gateway.upstream.client import UpstreamClient
+from structuredllm_gateway.upstream.endpoints import Endpoint, EndpointSource
+from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
+from structuredllm_gateway.upstream.retry import is_retryable
+from structuredllm_gateway.validation.outcomes import Outcome
+from structuredllm_gateway.validation.validators import ValidatorCache
+
+
+class Relay:
+    """Answers completion requests."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        upstream: UpstreamClient,
+        endpoints: EndpointSource,
+        picker: LeastOutstandingPicker,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        """Take the ports; `clock` is monotonic seconds."""
+        self._settings = settings
+        self._endpoints = endpoints
+        self._picker = picker
+        self._metrics = metrics
+        self._clock = clock
+        self._log = log
+        self._tries = Tries(upstream, settings.upstream, clock)
+        self._limit = ConcurrencyLimit(
+            settings.limits.max_inflight_requests, settings.limits.retry_after_seconds
+        )
+        self._validators = ValidatorCache(settings.validation.cached_schemas)
+        self._schema_limits = SchemaLimits(
+            settings.validation.max_schema_depth, settings.validation.max_schema_nodes
+        )
+
+    async def respond(self, incoming: Incoming, sink: Sink) -> None:
+        """Answer one request, whatever happens; cancel it to say that the client has gone."""
+        record = Record(started=self._clock())
+        self._metrics.inflight_requests.inc()
+        try:
+            with self._limit.slot():
+                exchange = await self._admitted(incoming, record)
+                result = await self._tried(exchange, sink)
+                await self._sent(exchange, result, sink)
+        except GatewayError as error:
+            await self._refused(incoming, record, error, sink)
+        except ClientClosedError:
+            return
+        except asyncio.CancelledError:
+            record.outcome, record.status = Outcome.CLIENT_CLOSED, 499
+            raise
+        except Exception:
+            self._log.exception("request_failed", request_id=incoming.request_id)
+            unexpected = GatewayError("The gateway failed; its log has the cause under this request's id.")
+            await self._refused(incoming, record, unexpected, sink)
+        finally:
+            self._metrics.inflight_requests.dec()
+            self._report(incoming, record)
+
+    async def _admitted(self, incoming: Incoming, record: Record) -> Exchange:
+        body = await incoming.read_body()
+        request = parse_completion_request(body)
+        record.model, record.stream = request.model, request.stream
+        record.structured = request.structure is not None
+        pool = self._endpoints.snapshot().pools.get(request.model)
+        if pool is None:
+            raise ModelNotFoundError(
+                f"The model {request.model[:128]!r} does not exist here; GET /v1/models lists those that do.",
+                param="model",
+            )
+        schema = admit(request.structure, self._schema_limits, self._validators)
+        record.schema_key = schema.key if schema is not None else None
+        deadline = record.started + self._settings.upstream.total_timeout_seconds
+        return Exchange(incoming, request, body, pool, schema, deadline, record)
+
+    async def _tried(self, exchange: Exchange, sink: Sink) -> TryResult:
+        """Try, and where the class allows it try again on a replica that was not asked yet."""
+        record, tried = exchange.record, set[str]()
+        reason = "first"
+        result: TryResult | None = None
+        while True:
+            endpoint = self._picker.pick(self._serving(exchange), exclude=tried)
+            if endpoint is None:
+                if result is None:
+                    raise self._no_endpoint(exchange)
+                return result
+            if result is not None:
+                record.retried_for.append(reason)
+            tried.add(endpoint.name)
+            record.attempts += 1
+            record.replica = endpoint.name
+            model = self._metrics.model_label(exchange.request.model)
+            self._metrics.upstream_attempts.labels(model, reason).inc()
+            with self._picker.lease(endpoint):
+                if exchange.request.stream:
+                    result = await self._tries.stream(exchange, endpoint, sink)
+                else:
+                    result = await self._tries.whole(exchange, endpoint)
+            if result.outcome is Outcome.GRAMMAR_REJECTED:
+                record.fsm_errors += 1
+                replica = self._metrics.replica_label(endpoint.name)
+                self._metrics.fsm_errors.labels(model, replica).inc()
+            if not self._may_retry(exchange, result):
+                return result
+            reason = result.outcome.value
+
+    def _serving(self, exchange: Exchange) -> tuple[Endpoint, ...]:
+        # Read anew for each try: a replica that went away since the first is not asked.
+        pool = self._endpoints.snapshot().pools.get(exchange.request.model)
+        return () if pool is None else pool.serving
+
+    def _may_retry(self, exchange: Exchange, result: TryResult) -> bool:
+        if exchange.record.attempts >= self._settings.upstream.max_attempts:
+            return False
+        if self._clock() >= exchange.deadline:
+            return False
+        return is_retryable(
+            result.outcome,
+            mode=exchange.mode,
+            committed=result.committed,
+            upstream_status=result.upstream_status,
+        )
+
+    def _no_endpoint(self, exchange: Exchange) -> NoEndpointError:
+        model = exchange.request.model
+        return NoEndpointError(
+            f"No replica of {model!r} is serving now: none is ready and has passed the structured gate. "
+            "Try again later.",
+            retry_after_seconds=self._settings.limits.no_endpoint_retry_after_seconds,
+        )
+
+    async def _sent(self, exchange: Exchange, result: TryResult, sink: Sink) -> None:
+        record = exchange.record
+        record.outcome = result.outcome
+        if result.error is not None:
+            record.error_code = result.error.code
+        if result.committed:
+            return
+        if result.error is not None:
+            raise result.error
+        assert result.answer is not None  # noqa: S101 - narrows the type: neither sent nor refused
+        answer = result.answer
+        record.status = answer.status
+        headers = response_headers(record, result.outcome)
+        await sink.start(
+            answer.status,
+            {"content-type": answer.content_type, "content-length": str(len(answer.body)), **headers},
+        )
+        await sink.write(answer.body)
+        await sink.end()
+
+    async def _refused(self, incoming: Incoming, record: Record, error: GatewayError, sink: Sink) -> None:
+        record.outcome, record.error_code = error.outcome, error.code
+        if sink.started:
+            await sink.end()
+            return
+        record.status = error.status
+        body = error_bytes(error, incoming.request_id)
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **response_headers(record, error.outcome),
+        }
+        if error.retry_after_seconds is not None:
+            headers["retry-after"] = str(error.retry_after_seconds)
+        if error.status in (408, 413):
+            # The rest of the body is not read, so the connection cannot carry another request.
+            headers["connection"] = "close"
+        await sink.start(error.status, headers)
+        await sink.write(body)
+        await sink.end()
+
+    def _report(self, incoming: Incoming, record: Record) -> None:
+        seconds = self._clock() - record.started
+        model, route = self._metrics.model_label(record.model), incoming.route.value
+        self._metrics.requests.labels(model, route, str(record.status), record.outcome.value).inc()
+        self._metrics.request_duration.labels(model, route).observe(seconds)
+        if record.first_token_seconds is not None:
+            self._metrics.time_to_first_token.labels(model).observe(record.first_token_seconds)
+        self._log.info(
+            "request",
+            request_id=incoming.request_id,
+            route=route,
+            model=model,
+            stream=record.stream,
+            structured=record.structured,
+            schema=record.schema_key,
+            status=record.status,
+            outcome=record.outcome.value,
+            error_code=record.error_code,
+            attempts=record.attempts,
+            retried_for=record.retried_for,
+            replica=record.replica,
+            fsm_errors=record.fsm_errors,
+            ttft_seconds=_rounded(record.first_token_seconds),
+            duration_seconds=_rounded(seconds),
+        )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)

@@ -1,0 +1,183 @@
+"""One try on one endpoint: send, read under deadlines, hand the answer to the classification.
+
+Owns the I/O of a try. A failure that can still be taken back comes out as a `TryResult` without
+`committed`; once a byte of a stream is sent, the try ends the client's stream itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from structuredllm_gateway.errors import (
+    UpstreamConnectError,
+    UpstreamError,
+    UpstreamStatusError,
+    UpstreamStreamError,
+    UpstreamTimeoutError,
+)
+from structuredllm_gateway.relay.classify import classify_whole
+from structuredllm_gateway.relay.exchange import Exchange, Sink, TryResult, response_headers
+from structuredllm_gateway.relay.streams import StreamRelay
+from structuredllm_gateway.settings import UpstreamSettings
+from structuredllm_gateway.upstream.client import UpstreamClient, UpstreamResponse
+from structuredllm_gateway.upstream.endpoints import Endpoint
+from structuredllm_gateway.validation.outcomes import Outcome
+
+# What of a client's headers an engine gets: no credentials, no cookies, nothing hop-by-hop.
+_FORWARDED = ("traceparent", "tracestate", "accept")
+_DRAIN_SECONDS = 0.5
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+class Tries:
+    """Makes tries."""
+
+    def __init__(
+        self, client: UpstreamClient, settings: UpstreamSettings, clock: Callable[[], float]
+    ) -> None:
+        """Take the port to the engines; `clock` is monotonic seconds."""
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+
+    async def whole(self, exchange: Exchange, endpoint: Endpoint) -> TryResult:
+        """Ask for an answer that is not streamed."""
+        try:
+            async with asyncio.timeout(self._try_seconds(exchange)):
+                response = await self._post(exchange, endpoint)
+                try:
+                    return await self._classified(exchange, response)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            return _failed(self._timed_out())
+        except UpstreamError as error:
+            return _failed(error)
+
+    async def stream(self, exchange: Exchange, endpoint: Endpoint, sink: Sink) -> TryResult:
+        """Ask for a stream, and pass it on from its first part of an answer."""
+        relay = StreamRelay(exchange, self._settings.max_answer_bytes)
+        status: int | None = None
+        try:
+            async with asyncio.timeout(self._try_seconds(exchange)) as limit:
+                response = await self._post(exchange, endpoint)
+                status = response.status
+                try:
+                    if status != 200 or not _is_event_stream(response):
+                        return await self._classified(exchange, response)
+                    await self._pass_on(exchange, response, relay, sink, limit)
+                    if relay.error is None:
+                        result = await self._closed(relay, sink, status)
+                        await _drain(response)
+                        return result
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            relay.fail(self._timed_out())
+        except UpstreamError as error:
+            # Broken with bytes of an answer under way is another class than never reached.
+            broken = sink.started or (status is not None and isinstance(error, UpstreamConnectError))
+            relay.fail(UpstreamStreamError("The engine's stream broke off.") if broken else error)
+        return await self._closed(relay, sink, status)
+
+    async def _pass_on(
+        self,
+        exchange: Exchange,
+        response: UpstreamResponse,
+        relay: StreamRelay,
+        sink: Sink,
+        limit: asyncio.Timeout,
+    ) -> None:
+        """Move bytes until the relay has ended; from the first byte out, the limit is one on silence."""
+        loop = asyncio.get_running_loop()
+        idle = self._settings.stream_idle_timeout_seconds
+
+        async def give(data: bytes) -> None:
+            ended_well = relay.ended and relay.error is None
+            if not data and not ended_well:
+                return
+            if not sink.started:
+                record = exchange.record
+                record.first_token_seconds = self._clock() - record.started
+                record.status = 200
+                await sink.start(200, {**_STREAM_HEADERS, **response_headers(record, None)})
+            await sink.write(data)
+
+        async for chunk in response.chunks():
+            await give(relay.feed(chunk))
+            if relay.ended:
+                return
+            if sink.started:
+                left = exchange.deadline - self._clock()
+                limit.reschedule(loop.time() + max(0.0, min(idle, left)))
+        await give(relay.finish())
+
+    async def _closed(self, relay: StreamRelay, sink: Sink, status: int | None) -> TryResult:
+        """Give out the last events, when any was before; a client that does not read them is left."""
+        if sink.started:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.stream_idle_timeout_seconds):
+                    await sink.write(relay.closing())
+                    await sink.end()
+        return TryResult(relay.outcome, error=relay.error, committed=sink.started, upstream_status=status)
+
+    async def _post(self, exchange: Exchange, endpoint: Endpoint) -> UpstreamResponse:
+        given = exchange.incoming.headers
+        headers = {name: given[name] for name in _FORWARDED if name in given}
+        headers["content-type"] = "application/json"
+        headers["x-request-id"] = exchange.incoming.request_id
+        url = endpoint.url + exchange.incoming.route.path
+        return await self._client.post(url, body=exchange.body, headers=headers)
+
+    async def _classified(self, exchange: Exchange, response: UpstreamResponse) -> TryResult:
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in response.chunks():
+            size += len(chunk)
+            if size > self._settings.max_answer_bytes:
+                raise UpstreamStatusError(
+                    f"The engine's answer is larger than {self._settings.max_answer_bytes} bytes.",
+                    status=502,
+                    type_="server_error",
+                    outcome=Outcome.UPSTREAM_5XX,
+                    code="upstream_too_large",
+                )
+            parts.append(chunk)
+        return classify_whole(
+            exchange,
+            response.status,
+            b"".join(parts),
+            response.headers.get("content-type", "application/json"),
+            response.headers.get("retry-after"),
+        )
+
+    def _try_seconds(self, exchange: Exchange) -> float:
+        left = exchange.deadline - self._clock()
+        return max(0.0, min(self._settings.try_timeout_seconds, left))
+
+    def _timed_out(self) -> UpstreamTimeoutError:
+        return UpstreamTimeoutError("The engine did not answer within the time allowed.")
+
+
+def _failed(error: UpstreamError) -> TryResult:
+    return TryResult(error.outcome, error=error)
+
+
+def _is_event_stream(response: UpstreamResponse) -> bool:
+    return response.headers.get("content-type", "").startswith("text/event-stream")
+
+
+async def _drain(response: UpstreamResponse) -> None:
+    """Read the few bytes after the end mark, so that the connection can be used again."""
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in response.chunks():
+                pass
+    except (TimeoutError, UpstreamError):
+        return

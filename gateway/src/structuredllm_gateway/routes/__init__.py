@@ -1,0 +1,1 @@
+"""HTTP routes: thin adapters from ASGI to the parts that decide."""

@@ -1,0 +1,161 @@
+"""All settings: environment (`STRUCTUREDLLM_GATEWAY_` + group + `__` + name), command line, defaults.
+
+Owns the model and the reasons of the defaults; must not import parts of the gateway that do I/O. The double
+underscore is on purpose: Kubernetes injects variables like `STRUCTUREDLLM_GATEWAY_PORT=tcp://...` for a
+Service of that name, and none of those has one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from structuredllm_gateway.upstream.endpoints import ValidationMode
+
+_Url = Annotated[AnyHttpUrl, PlainSerializer(str)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSettings(_Group):
+    """Ports and life cycle."""
+
+    host: str = Field(default="0.0.0.0", description="Address to listen on.")  # noqa: S104 - a pod has one address
+    port: int = Field(default=8080, ge=0, le=65535, description="Port of the API; 0 = a free one.")
+    metrics_port: int = Field(default=9090, ge=0, le=65535, description="Port of /metrics; 0 = a free one.")
+    keepalive_seconds: int = Field(
+        default=75, ge=1, description="How long an idle client connection is kept."
+    )
+    drain_delay_seconds: float = Field(
+        default=5.0,
+        ge=0,
+        description="After SIGTERM: /ready says 503 for this long before the port closes, so that load "
+        "balancers have taken the gateway out by then.",
+    )
+    graceful_timeout_seconds: int = Field(
+        default=60,
+        ge=1,
+        description="After the port is closed: how long running requests and streams may go on.",
+    )
+
+
+class DiscoveryMode(StrEnum):
+    """Where endpoints come from."""
+
+    KUBERNETES = "kubernetes"
+    STATIC = "static"
+
+
+class StaticEndpointSettings(_Group):
+    """One engine of a static list."""
+
+    model: str = Field(min_length=1, description="Served model name.")
+    url: _Url = Field(description="Base URL of the engine, without /v1.")
+    name: str = Field(
+        default="", description="Name of the replica in headers and metrics; default host:port."
+    )
+    validation: ValidationMode | None = Field(default=None, description="Default: validation.default_mode.")
+
+
+class DiscoverySettings(_Group):
+    """Where engines are found."""
+
+    mode: DiscoveryMode = Field(default=DiscoveryMode.KUBERNETES, description="kubernetes or static.")
+    namespace: str = Field(
+        default="", description="Only namespace to look at; empty = all (needs a ClusterRole)."
+    )
+    kubeconfig: Path | None = Field(
+        default=None, description="Kubeconfig file; default: the pod's service account."
+    )
+    static_endpoints: tuple[StaticEndpointSettings, ...] = Field(
+        default=(), max_length=1024, description='JSON list of {"model", "url"}, for mode static.'
+    )
+
+    @model_validator(mode="after")
+    def _needs_endpoints(self) -> DiscoverySettings:
+        if self.mode is DiscoveryMode.STATIC and not self.static_endpoints:
+            raise ValueError("mode static needs static_endpoints: a JSON list of objects with model and url")
+        return self
+
+
+class UpstreamSettings(_Group):
+    """How engines are asked."""
+
+    max_connections: int = Field(default=2048, ge=1, description="Open connections to engines, all together.")
+    keepalive_seconds: float = Field(
+        default=4.0,
+        gt=0,
+        description="How long an idle connection is kept; below the 5 s after which vLLM closes it.",
+    )
+    connect_timeout_seconds: float = Field(default=3.0, gt=0, description="For opening a connection.")
+    try_timeout_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        description="One try: until the whole answer, or until the first part of a stream.",
+    )
+    total_timeout_seconds: float = Field(
+        default=900.0, gt=0, description="A request with all its tries and its stream."
+    )
+    stream_idle_timeout_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="Longest silence inside a stream, of the engine or of a client that does not read.",
+    )
+    max_attempts: int = Field(
+        default=2, ge=1, le=5, description="Tries per request, each on another replica."
+    )
+    max_answer_bytes: int = Field(
+        default=32 * 1024 * 1024, ge=1024, description="Longest answer that is read into memory."
+    )
+
+
+class LimitSettings(_Group):
+    """What clients may occupy."""
+
+    max_inflight_requests: int = Field(default=1024, ge=1, description="Above it requests are shed with 503.")
+    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Longest request body.")
+    body_timeout_seconds: float = Field(default=15.0, gt=0, description="For a request body to arrive.")
+    retry_after_seconds: int = Field(default=2, ge=1, description="Retry-After of a shed request.")
+    no_endpoint_retry_after_seconds: int = Field(
+        default=10, ge=1, description="Retry-After while no replica serves: engines start in tens of seconds."
+    )
+
+
+class ValidationSettings(_Group):
+    """How structured answers are judged."""
+
+    default_mode: ValidationMode = Field(
+        default=ValidationMode.ENFORCE, description="For static endpoints and resources that state none."
+    )
+    cached_schemas: int = Field(default=512, ge=1, description="Compiled schemas that are kept.")
+    max_schema_depth: int = Field(
+        default=64, ge=1, description="Nesting of a requested schema; vLLM's own limit."
+    )
+    max_schema_nodes: int = Field(default=20_000, ge=1, description="Values in a requested schema.")
+
+
+class Settings(BaseSettings):
+    """The whole configuration of one gateway process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="STRUCTUREDLLM_GATEWAY_",
+        env_nested_delimiter="__",
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    server: ServerSettings = ServerSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    limits: LimitSettings = LimitSettings()
+    validation: ValidationSettings = ValidationSettings()
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least level logged."
+    )

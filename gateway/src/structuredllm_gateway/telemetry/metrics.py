@@ -1,0 +1,103 @@
+"""The gateway's Prometheus metrics, each with bounded labels.
+
+Owns names, labels and buckets. One registry per app, none global. A model that discovery does not know and
+a replica beyond the bound are counted as `other`, so clients cannot grow the label sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from structuredllm_gateway.upstream.endpoints import EndpointState, Snapshot
+
+OTHER = "other"
+_DURATION_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
+_MAX_REPLICA_LABELS = 512
+
+
+class Metrics:
+    """All metrics; the attribute names follow the metric names without prefix and unit."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        """Register on a fresh registry; `snapshot` is read at every scrape."""
+        self.registry = CollectorRegistry()
+        self._snapshot = snapshot
+        self._replicas: set[str] = set()
+        name = "structuredllm_gateway_{}".format
+        self.requests = Counter(
+            name("requests"),
+            "Requests by what became of them.",
+            ("model", "route", "code", "outcome"),
+            registry=self.registry,
+        )
+        self.fsm_errors = Counter(
+            name("fsm_errors"),
+            "Answers that an engine ended because its grammar rejected a sampled token.",
+            ("model", "replica"),
+            registry=self.registry,
+        )
+        self.request_duration = Histogram(
+            name("request_duration_seconds"),
+            "From the first byte of the request to the last of the answer.",
+            ("model", "route"),
+            buckets=_DURATION_BUCKETS,
+            registry=self.registry,
+        )
+        self.time_to_first_token = Histogram(
+            name("time_to_first_token_seconds"),
+            "From the first byte of a streamed request to the first part of its answer.",
+            ("model",),
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self.upstream_attempts = Counter(
+            name("upstream_attempts"),
+            "Tries on engines by why they were made: first, or the class of the try before.",
+            ("model", "reason"),
+            registry=self.registry,
+        )
+        self.inflight_requests = Gauge(
+            name("inflight_requests"), "Completion requests in flight.", registry=self.registry
+        )
+        self.registry.register(_EndpointsCollector(snapshot))
+
+    def model_label(self, model: str | None) -> str:
+        """Return `model` when discovery knows it, else `other`."""
+        return model if model is not None and model in self._snapshot().pools else OTHER
+
+    def replica_label(self, replica: str) -> str:
+        """Return `replica` while few enough are known, else `other`."""
+        if replica not in self._replicas:
+            if len(self._replicas) >= _MAX_REPLICA_LABELS:
+                return OTHER
+            self._replicas.add(replica)
+        return replica
+
+
+class _EndpointsCollector(Collector):
+    """Gauges read off the snapshot at each scrape, so that a model that is gone leaves no series behind."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._snapshot()
+        endpoints = GaugeMetricFamily(
+            "structuredllm_gateway_endpoints", "Engines by model and state.", labels=("model", "state")
+        )
+        for pool in view.pools.values():
+            for state in EndpointState:
+                count = sum(endpoint.state is state for endpoint in pool.endpoints)
+                endpoints.add_metric((pool.model, state.value), count)
+        yield endpoints
+        yield GaugeMetricFamily(
+            "structuredllm_gateway_discovery_stale",
+            "1 while endpoints are the last known because their source cannot be reached.",
+            value=float(view.stale),
+        )

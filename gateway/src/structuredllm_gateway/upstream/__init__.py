@@ -1,0 +1,1 @@
+"""Engines: where they are, which one to ask, how to ask it."""

@@ -1,0 +1,1 @@
+"""Judging answers: strict JSON, schema, outcome classes. Pure: no I/O."""

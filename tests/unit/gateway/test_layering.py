@@ -1,0 +1,59 @@
+"""The parts that decide must not do: no I/O, clock or randomness; no other distribution anywhere."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import structuredllm_gateway
+
+_ROOT = Path(structuredllm_gateway.__file__).parent
+_PURE = [
+    "openai",
+    "validation",
+    "admission/schema_policy.py",
+    "relay/classify.py",
+    "relay/exchange.py",
+    "relay/streams.py",
+    "upstream/endpoints.py",
+    "upstream/kube_state.py",
+    "upstream/retry.py",
+    "errors.py",
+    "kube_names.py",
+]
+_DOING = {
+    *("asyncio", "time", "random", "os", "socket", "pathlib", "subprocess", "logging"),
+    *("httpx", "aiohttp", "httpx_aiohttp", "kubernetes", "uvicorn", "fastapi", "starlette", "structlog"),
+}
+
+
+def _files(part: str) -> list[Path]:
+    path = _ROOT / part
+    return [path] if path.is_file() else sorted(path.glob("*.py"))
+
+
+def _imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("part", _PURE)
+def test_pure_parts_import_nothing_that_does(part: str) -> None:
+    files = _files(part)
+    assert files
+    for path in files:
+        imported = {name.split(".")[0] for name in _imported(path)}
+        assert not imported & _DOING, path
+
+
+def test_no_other_distribution_is_imported() -> None:
+    others = {"structuredllm_operator", "structuredllm_probe", "structuredllm_engine_patches"}
+    for path in _ROOT.rglob("*.py"):
+        assert not {name.split(".")[0] for name in _imported(path)} & others, path

@@ -1,0 +1,42 @@
+"""Log lines: JSON, one object a line, and none from below for each request."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
+
+
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    for name in ("httpx", "uvicorn", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_restored")
+def test_every_line_is_json_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("INFO")
+    get_logger("gateway").info("request", status=200)
+    get_logger("gateway").debug("not shown")
+    logging.getLogger("httpx").info("HTTP Request: POST ...")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("asyncio").warning("from a library")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("failed")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == ["request", "from a library", "failed"]
+    assert lines[0]["status"] == 200
+    assert all({"level", "timestamp"} <= set(line) for line in lines)
+    assert "broken" in lines[2]["exception"]
