@@ -1,0 +1,1 @@
+"""Kubernetes operator that runs gated, patched vLLM engines for structured output."""

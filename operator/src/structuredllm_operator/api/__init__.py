@@ -1,0 +1,1 @@
+"""The resource's contract: fields, names, conditions, CRD. Pure; the bottom layer of the package."""

@@ -1,0 +1,286 @@
+"""The `StructuredLLM` v1alpha1 spec as typed models: the one source of the CRD schema and its docs.
+
+Owns field names, bounds, defaults, descriptions and CEL rules. `kubectl explain` and docs/reference show the
+docstrings, so each says default, unit and an example. Must not import kopf, Kubernetes clients or I/O.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import ConfigDict, Field
+
+from structuredllm_operator.api.base import KeySelector, Model, Quantities, ShortText, rule, rules
+from structuredllm_operator.api.engine_spec import EngineSpec
+
+
+class WarmupPolicy(StrEnum):
+    """What a failed burst does."""
+
+    REQUIRED = "Required"
+    BEST_EFFORT = "BestEffort"
+    DISABLED = "Disabled"
+
+
+class Backend(StrEnum):
+    """Structured output backend of the engine."""
+
+    AUTO = "auto"
+    XGRAMMAR = "xgrammar"
+    GUIDANCE = "guidance"
+
+
+class Validation(StrEnum):
+    """What the gateway does with a structured answer."""
+
+    OFF = "Off"
+    OBSERVE = "Observe"
+    ENFORCE = "Enforce"
+
+
+_URI: Final = r"^(hf://[^/\s]+/[^/\s]+|pvc://[a-z0-9][-a-z0-9.]*(/\S*)?|file:///\S+)$"
+
+
+class ModelSpec(Model):
+    """Which model the engine serves."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.revision) || self.uri.startsWith('hf://')",
+                "spec.model.revision works only with an hf:// uri: remove it, or use spec.model.uri hf://org/repo",
+            ),
+            rule(
+                "!has(self.secretRef) || self.uri.startsWith('hf://')",
+                "spec.model.secretRef works only with an hf:// uri: remove it, or use spec.model.uri hf://org/repo",
+            ),
+            rule(
+                "!self.uri.contains('/../') && !self.uri.endsWith('/..')",
+                "spec.model.uri must not contain '..': give the path without it",
+            ),
+        )
+    )
+
+    uri: Annotated[
+        str,
+        Field(
+            max_length=1024,
+            json_schema_extra=rules(
+                rule(
+                    f"self.matches(r'{_URI}')",
+                    "spec.model.uri must be hf://org/repo, pvc://claim/path or file:///directory (in the"
+                    " image)",
+                )
+            ),
+        ),
+    ]
+    """Where the model is. Required. `hf://org/repo` is fetched from the Hugging Face hub, `pvc://claim/path`
+    is a directory on a claim (mounted read-only), `file:///dir` is a directory inside the engine image.
+    Example: `hf://Qwen/Qwen3-8B`."""
+    revision: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+        default=None, json_schema_extra={"nullable": True}
+    )
+    """Branch, tag or commit on the hub; only with `hf://`. Default: the repository's main branch.
+    Example: `9c3f1e2`."""
+    name: (
+        Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")] | None
+    ) = None
+    """Model name in requests. Default: the resource's name. Example: `qwen3-8b`."""
+    secret_ref: KeySelector | None = None
+    """Secret key with the hub token; only with `hf://`. Default: none.
+    Example: `{name: hf-token, key: token}`."""
+
+
+class ParallelismSpec(Model):
+    """How the model is split over workers. A pod runs tensor x pipeline workers."""
+
+    tensor: Annotated[int, Field(ge=1, le=64)] = 1
+    """Tensor parallel size: workers that share each layer. Default: 1. Example: 2."""
+    pipeline: Annotated[int, Field(ge=1, le=64)] = 1
+    """Pipeline parallel size: stages that hold consecutive layers. Default: 1. Example: 3."""
+
+
+class StructuredOutputSpec(Model):
+    """How structured output is made and checked."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.backend != 'auto' || !self.disableAnyWhitespace",
+                "spec.structuredOutput.disableAnyWhitespace needs backend xgrammar or guidance: with"
+                " backend auto"
+                " set it to false",
+            )
+        )
+    )
+
+    backend: Backend = Backend.XGRAMMAR
+    """Grammar backend of the engine: auto, xgrammar or guidance. Default: xgrammar."""
+    disable_any_whitespace: bool = True
+    """Answer compact JSON: no free whitespace in which a small model can get lost. Default: true."""
+    validation: Validation = Validation.ENFORCE
+    """What the gateway does with a structured answer: Off (pass), Observe (count), Enforce (refuse what does
+    not fit its schema). Default: Enforce."""
+
+
+class BurstSpec(Model):
+    """Size of the cold structured burst."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.requests >= self.concurrency",
+                "spec.warmup.burst.requests must be at least spec.warmup.burst.concurrency: otherwise"
+                " that many"
+                " requests are never in flight together",
+            )
+        )
+    )
+
+    requests: Annotated[int, Field(ge=1, le=1000)] = 24
+    """Requests per burst, each with a schema that the engine has not seen. Default: 24."""
+    concurrency: Annotated[int, Field(ge=2, le=256)] = 24
+    """Requests in flight together; must be above spec.parallelism.pipeline. Default: 24."""
+
+
+class WarmupSpec(Model):
+    """The gate: what a pod must prove before it is Ready."""
+
+    policy: WarmupPolicy = WarmupPolicy.REQUIRED
+    """Required: a pod is Ready only after a burst without a fault. BestEffort: the burst is sent and
+    reported, the pod becomes Ready in any case. Disabled: no burst. Default: Required."""
+    burst: BurstSpec = BurstSpec()
+    """Size of the burst."""
+    timeout_seconds: Annotated[int, Field(ge=5, le=3600)] = 120
+    """Time for one whole burst, in seconds. Default: 120."""
+    max_retries: Annotated[int, Field(ge=0, le=100)] = 3
+    """Bursts repeated after a failed one, per container. Default: 3."""
+    retry_backoff_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Wait before the first repetition, in seconds; doubles each time, up to 600. Default: 30."""
+
+
+class RolloutStrategy(Model):
+    """How pods are replaced, in pods that passed the gate."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.maxSurge > 0 || self.maxUnavailable > 0",
+                "spec.rolloutStrategy: maxSurge and maxUnavailable must not both be 0: set"
+                " maxUnavailable to 1 to roll"
+                " without spare GPUs, or maxSurge to 1 to roll without loss of capacity",
+            )
+        )
+    )
+
+    max_surge: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Pods above spec.replicas during a rollout. Default: 0 (no spare GPU needed)."""
+    max_unavailable: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Pods below spec.replicas during a rollout. Default: 1."""
+
+
+class DisruptionSpec(Model):
+    """Voluntary disruptions, as node drains."""
+
+    max_unavailable: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Pods that may be evicted together; a PodDisruptionBudget is made from two replicas on. Default: 1."""
+
+
+class ShutdownSpec(Model):
+    """How an engine ends."""
+
+    drain_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
+    """Time for running requests when a pod ends, in seconds; the grace period is 15 s longer. Default: 30."""
+
+
+class ResourcesSpec(Model):
+    """Compute resources of the engine container."""
+
+    requests: Quantities = {}
+    """Requested resources. Default: none. Example: `{cpu: "4", memory: 32Gi}`."""
+    limits: Quantities = {}
+    """Resource limits. The GPU limit must equal tensor x pipeline and is set when it is missing. Default:
+    none.
+    Example: `{nvidia.com/gpu: 3}`."""
+
+
+class Toleration(Model):
+    """A Kubernetes toleration."""
+
+    key: ShortText | None = None
+    """Taint key. Default: all keys. Example: `nvidia.com/gpu`."""
+    operator: Annotated[str, Field(json_schema_extra={"enum": ["Exists", "Equal"]})] | None = None
+    """Exists or Equal. Default: Equal."""
+    value: ShortText | None = None
+    """Taint value. Default: empty."""
+    effect: (
+        Annotated[str, Field(json_schema_extra={"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]})]
+        | None
+    ) = None
+    """Taint effect. Default: all effects."""
+    toleration_seconds: int | None = None
+    """Seconds to stay on a node with a NoExecute taint. Default: for ever."""
+
+
+_TENSOR_X_PIPELINE: Final = "string(self.parallelism.tensor * self.parallelism.pipeline)"
+
+
+def _gpu_rule(part: str) -> dict[str, str]:
+    return rule(
+        f"self.engine.accelerator != 'gpu' || !has(self.resources.{part})"
+        f" || !(self.engine.gpuResourceName in self.resources.{part})"
+        f" || string(self.resources.{part}[self.engine.gpuResourceName]) == {_TENSOR_X_PIPELINE}",
+        f"spec.resources.{part}: the GPU count must be spec.parallelism.tensor x spec.parallelism.pipeline;"
+        " correct it, or remove it and the operator sets it",
+    )
+
+
+def _no_gpu_rule(part: str) -> dict[str, str]:
+    return rule(
+        f"self.engine.accelerator != 'cpu' || !has(self.resources.{part})"
+        f" || self.resources.{part}.all(k, k != self.engine.gpuResourceName && !k.endsWith('/gpu'))",
+        f"spec.resources.{part} names a GPU, but spec.engine.accelerator is cpu: remove the GPU, or set"
+        " accelerator gpu",
+    )
+
+
+class StructuredLLMSpec(Model):
+    """What should run."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.warmup.burst.concurrency > self.parallelism.pipeline",
+                "spec.warmup.burst.concurrency must be above spec.parallelism.pipeline: a burst that does not"
+                " overfill the pipeline proves nothing; raise the concurrency",
+            ),
+            _gpu_rule("limits"),
+            _gpu_rule("requests"),
+            _no_gpu_rule("limits"),
+            _no_gpu_rule("requests"),
+        )
+    )
+
+    model: ModelSpec
+    """Which model the engine serves. Required."""
+    engine: EngineSpec
+    """The engine image and how it is started. Required."""
+    parallelism: ParallelismSpec = ParallelismSpec()
+    """How the model is split over workers."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Number of engine pods. Default: 1. `kubectl scale` writes it."""
+    structured_output: StructuredOutputSpec = StructuredOutputSpec()
+    """How structured output is made and checked."""
+    warmup: WarmupSpec = WarmupSpec()
+    """The gate: what a pod must prove before it is Ready."""
+    rollout_strategy: RolloutStrategy = RolloutStrategy()
+    """How pods are replaced."""
+    disruption: DisruptionSpec = DisruptionSpec()
+    """Voluntary disruptions, as node drains."""
+    shutdown: ShutdownSpec = ShutdownSpec()
+    """How an engine ends."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """Compute resources of the engine container."""
+    node_selector: Annotated[dict[str, ShortText], Field(max_length=32)] = {}
+    """Node labels that a node must have. Default: none. Example: `{gpu-model: h200}`."""
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
+    """Taints that pods tolerate. Default: none."""

@@ -1,0 +1,1 @@
+"""kopf adapters: turn cluster events into keys on the work queue, nothing more."""

@@ -1,0 +1,1 @@
+"""Kubernetes API access. The only folder that imports the Kubernetes client library."""

@@ -1,0 +1,161 @@
+"""Reads one resource, its children, its pods and its engines into an `Observed` snapshot.
+
+Owns the translation from API objects to our values. Decides nothing.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from structuredllm_operator.api.labels import (
+    ENGINE_CONTAINER,
+    GATE_CONDITION,
+    TEMPLATE_HASH_ANNOTATION,
+    selector_string,
+)
+from structuredllm_operator.api.names import child_name
+from structuredllm_operator.engine_info import EngineInfoSource
+from structuredllm_operator.kube.client import CHILD_KINDS, DEPLOYMENT, POD, STRUCTURED_LLM, Body, KubeClient
+from structuredllm_operator.plan.observed import (
+    Child,
+    Deployment,
+    EngineReport,
+    Gate,
+    Observed,
+    Pod,
+    Termination,
+)
+
+
+async def observe(
+    client: KubeClient, engines: EngineInfoSource, namespace: str, name: str
+) -> Observed | None:
+    """Return the snapshot, or None when the resource does not exist.
+
+    Raises:
+        KubeError: a read failed; the caller tries again later.
+    """
+    resource = await client.get(STRUCTURED_LLM, namespace, name)
+    if resource is None:
+        return None
+    metadata = resource["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return _snapshot(resource, deleting=True)
+    children = await asyncio.gather(*(client.get(kind, namespace, child_name(name)) for kind in CHILD_KINDS))
+    listed = await client.list(POD, namespace, label_selector=selector_string(name))
+    pods = tuple(sorted((to_pod(body) for body in listed), key=lambda pod: (pod.name, pod.uid)))
+    live = [pod for pod in pods if pod.live_container and pod.ip and not pod.terminating]
+    reports = await asyncio.gather(*(engines.fetch(pod) for pod in live))
+    by_kind = {
+        kind.kind: child for kind, child in zip(CHILD_KINDS, children, strict=True) if child is not None
+    }
+    return _snapshot(
+        resource,
+        children=tuple(Child(kind, _is_owned(child, metadata["uid"])) for kind, child in by_kind.items()),
+        deployment=to_deployment(by_kind.get(DEPLOYMENT.kind)),
+        pods=pods,
+        engines={pod.uid: report for pod, report in zip(live, reports, strict=True)},
+    )
+
+
+def _snapshot(
+    resource: Body,
+    *,
+    deleting: bool = False,
+    children: tuple[Child, ...] = (),
+    deployment: Deployment | None = None,
+    pods: tuple[Pod, ...] = (),
+    engines: Mapping[str, EngineReport] | None = None,
+) -> Observed:
+    metadata = resource["metadata"]
+    return Observed(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata["generation"],
+        spec=resource.get("spec") or {},
+        status=resource.get("status") or {},
+        deleting=deleting,
+        children=children,
+        deployment=deployment,
+        pods=pods,
+        engines=engines or {},
+    )
+
+
+def to_deployment(body: Mapping[str, Any] | None) -> Deployment | None:
+    """Return the status of a Deployment."""
+    if body is None:
+        return None
+    status = body.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or []}
+    failure = conditions.get("ReplicaFailure", {})
+    progressing = conditions.get("Progressing", {})
+    exceeded = progressing.get("reason") == "ProgressDeadlineExceeded"
+    return Deployment(
+        replica_failure=failure.get("message", "") if failure.get("status") == "True" else "",
+        deadline_exceeded=progressing.get("message", "") if exceeded else "",
+    )
+
+
+def to_pod(body: Mapping[str, Any]) -> Pod:
+    """Return our view of a pod."""
+    metadata = body["metadata"]
+    status = body.get("status") or {}
+    conditions = {one["type"]: one for one in status.get("conditions") or []}
+    container = _engine_status(status.get("containerStatuses") or [])
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    scheduled = conditions.get("PodScheduled", {})
+    unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        ip=status.get("podIP", ""),
+        revision=(metadata.get("annotations") or {}).get(TEMPLATE_HASH_ANNOTATION, ""),
+        terminating=metadata.get("deletionTimestamp") is not None,
+        phase=status.get("phase", "Pending"),
+        container_id=container.get("containerID", ""),
+        running=state.get("running") is not None,
+        container_ready=bool(container.get("ready", False)),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        restart_count=container.get("restartCount", 0),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        last_termination=_termination(
+            state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+        ),
+        unschedulable=scheduled.get("message", "") if unschedulable else "",
+        gate=_gate(conditions.get(GATE_CONDITION)),
+    )
+
+
+def _engine_status(statuses: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next((one for one in statuses if one.get("name") == ENGINE_CONTAINER), {})
+
+
+def _termination(body: Mapping[str, Any] | None) -> Termination | None:
+    if not body:
+        return None
+    return Termination(
+        exit_code=body.get("exitCode", 0),
+        reason=body.get("reason", ""),
+        message=body.get("message", ""),
+        finished_at=body.get("finishedAt") or "",
+    )
+
+
+def _gate(condition: Mapping[str, Any] | None) -> Gate | None:
+    if condition is None:
+        return None
+    return Gate(
+        status=condition.get("status", "Unknown"),
+        reason=condition.get("reason", ""),
+        message=condition.get("message", ""),
+        changed_at=condition.get("lastTransitionTime") or "",
+    )
+
+
+def _is_owned(body: Mapping[str, Any], uid: str) -> bool:
+    owners = body["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)

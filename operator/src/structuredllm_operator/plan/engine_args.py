@@ -1,0 +1,128 @@
+"""Command line and environment of the engine container, from the spec alone.
+
+Owns which vLLM arguments follow from which field. Pure and deterministic: the same spec gives the same lists.
+Argument names were read in vLLM 0.32 (vllm/engine/arg_utils.py, vllm/config/structured_outputs.py).
+"""
+
+import json
+from typing import Any, Final
+
+from structuredllm_operator.api.engine_spec import EnvVar
+from structuredllm_operator.api.labels import (
+    ENV_PATCHES,
+    ENV_PLUGINS,
+    ENV_TELEMETRY_PORT,
+    HTTP_PORT,
+    OWNED_ARGS,
+    PLUGIN_NAME,
+    TELEMETRY_PORT,
+)
+from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec
+
+PVC_MOUNT: Final = "/models/pvc"
+CACHE_MOUNT: Final = "/var/cache/structuredllm"
+
+_HF: Final = "hf://"
+_PVC: Final = "pvc://"
+_FILE: Final = "file://"
+_SHORTEST_ABBREVIATION: Final = 4
+
+
+def model_path(spec: StructuredLLMSpec) -> str:
+    """Return what `vllm serve` gets as the model: a hub repository or a directory in the container."""
+    uri = spec.model.uri
+    if uri.startswith(_HF):
+        return uri.removeprefix(_HF)
+    if uri.startswith(_PVC):
+        _, _, path = uri.removeprefix(_PVC).partition("/")
+        return f"{PVC_MOUNT}/{path}".rstrip("/")
+    return uri.removeprefix(_FILE)
+
+
+def claim_name(spec: StructuredLLMSpec) -> str | None:
+    """Return the persistent volume claim of a `pvc://` model, else None."""
+    if not spec.model.uri.startswith(_PVC):
+        return None
+    return spec.model.uri.removeprefix(_PVC).partition("/")[0]
+
+
+def is_hub_model(spec: StructuredLLMSpec) -> bool:
+    """Whether the engine fetches the model from the hub."""
+    return spec.model.uri.startswith(_HF)
+
+
+def served_name(spec: StructuredLLMSpec, name: str) -> str:
+    """Return the model name in requests."""
+    return spec.model.name or name
+
+
+def build_args(spec: StructuredLLMSpec, name: str) -> list[str]:
+    """Return the arguments after `vllm serve`; the user's own come last."""
+    structured = {
+        "backend": spec.structured_output.backend.value,
+        "disable_any_whitespace": spec.structured_output.disable_any_whitespace,
+    }
+    args = [
+        model_path(spec),
+        f"--served-model-name={served_name(spec, name)}",
+        "--host=0.0.0.0",
+        f"--port={HTTP_PORT}",
+        f"--tensor-parallel-size={spec.parallelism.tensor}",
+        f"--pipeline-parallel-size={spec.parallelism.pipeline}",
+        # Without it vLLM aborts running requests at SIGTERM (vllm/v1/engine/core.py).
+        f"--shutdown-timeout={spec.shutdown.drain_seconds}",
+        "--async-scheduling" if spec.engine.async_scheduling else "--no-async-scheduling",
+        f"--structured-outputs-config={json.dumps(structured, separators=(',', ':'), sort_keys=True)}",
+    ]
+    if spec.parallelism.tensor * spec.parallelism.pipeline > 1:
+        args.append("--distributed-executor-backend=mp")
+    if spec.model.revision is not None:
+        args.append(f"--revision={spec.model.revision}")
+    return [*args, *spec.engine.args]
+
+
+def build_env(spec: StructuredLLMSpec) -> list[dict[str, Any]]:
+    """Return the container's environment in wire form, names unique.
+
+    The user's entries win over the operator's defaults, but for those that the API refuses
+    (labels.OWNED_ENV) and for VLLM_PLUGINS, a comma-separated allow list in vLLM, to which ours is added.
+    """
+    env: dict[str, dict[str, Any]] = {
+        ENV_PATCHES: {"value": spec.engine.patches.value.lower()},
+        ENV_TELEMETRY_PORT: {"value": str(TELEMETRY_PORT)},
+        "VLLM_NO_USAGE_STATS": {"value": "1"},
+    }
+    if is_hub_model(spec):
+        env["HF_HOME"] = {"value": CACHE_MOUNT}
+    if spec.model.secret_ref is not None:
+        reference = {"name": spec.model.secret_ref.name, "key": spec.model.secret_ref.key}
+        env["HF_TOKEN"] = {"valueFrom": {"secretKeyRef": reference}}
+    for variable in spec.engine.env:
+        env[variable.name] = _env_value(variable)
+    return [{"name": name, **value} for name, value in env.items()]
+
+
+def refused_abbreviation(args: list[str]) -> tuple[str, str] | None:
+    """Return (argument, owned argument) for the first abbreviation of an owned argument, else None.
+
+    vLLM's parser takes any unique prefix (`--tensor-par=2`), which a CEL rule cannot express in reasonable
+    cost.
+    """
+    for arg in args:
+        flag = arg.partition("=")[0].partition(".")[0].replace("_", "-")
+        if not flag.startswith("--") or len(flag) < _SHORTEST_ABBREVIATION:
+            continue
+        for owned in OWNED_ARGS:
+            if owned.startswith(flag):
+                return flag, owned
+    return None
+
+
+def _env_value(variable: EnvVar) -> dict[str, Any]:
+    if variable.value_from is not None:
+        return {"valueFrom": variable.value_from.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    value = variable.value or ""
+    if variable.name == ENV_PLUGINS:
+        plugins = [plugin for plugin in value.split(",") if plugin]
+        value = ",".join(plugins if PLUGIN_NAME in plugins else [*plugins, PLUGIN_NAME])
+    return {"value": value}
