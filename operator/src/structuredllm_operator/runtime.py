@@ -6,11 +6,13 @@ Owns construction, start order and shutdown. Nothing else in the package makes c
 import asyncio
 import contextlib
 import logging
+import os
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, cast
 
 import httpx
 import kopf
@@ -66,6 +68,8 @@ async def run_operator(
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
+            # Without one kopf asks for the user's name, and the image's user has none.
+            identity=cast(Any, f"{socket.gethostname()}/{os.getpid()}"),
             liveness_endpoint=f"http://{settings.liveness_host}:{port}/healthz" if port else None,
             stop_flag=stop,
             ready_flag=ready,

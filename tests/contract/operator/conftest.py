@@ -22,9 +22,6 @@ from tools.paths import repo_root
 
 CRD_PATH = "charts/structuredllm/files/crds/structuredllms.structuredllm.io.yaml"
 
-# Otherwise pytest-asyncio on Python 3.11 makes a default loop that nobody closes; that fails a later test.
-asyncio.set_event_loop(None)
-
 _NUMBERS = itertools.count(1)
 
 Resource = dict[str, Any]

@@ -1,0 +1,96 @@
+"""The type of a patch: data that says what is replaced and why, and the two operations on its target.
+
+`PATCHES.md`, the start-up log, /info and the tests are all made from these fields.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+MARK = "__structuredllm_patch__"
+
+
+class Process(StrEnum):
+    """Kinds of vLLM processes."""
+
+    FRONT_END = "front-end"
+    ENGINE_CORE = "engine core"
+
+
+Build = Callable[[Callable[..., Any], Any], Callable[..., Any]]
+"""Makes the replacement from the original and the `Installation`."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replacement of an attribute of a vLLM class, in one or more classes of a module.
+
+    Attributes: id: stable id, `pNNN-words`. title: what it does, one line. target: `module:Class.attribute`
+        that is replaced. processes: where it takes effect; other processes never import the target's module
+        because of it. vllm_versions: versions (without local part) that it was proven on. why: the fault
+        that it cures. upstream: link to the upstream item. remove_when: what has to be true for it to go.
+        fingerprints: for the targets and for all other upstream code that it relies on,
+        `module:Qualified.name` to the
+            fingerprint of the source.
+        build: makes the replacement.
+        always: applied under the policy `disabled` too (it only watches).
+    """
+
+    id: str
+    title: str
+    targets: tuple[str, ...]
+    processes: tuple[Process, ...]
+    vllm_versions: tuple[str, ...]
+    why: str
+    upstream: str
+    remove_when: str
+    fingerprints: Mapping[str, str]
+    build: Build
+    always: bool = False
+
+    @property
+    def module(self) -> str:
+        """Return the module of the targets."""
+        return self.targets[0].partition(":")[0]
+
+
+def is_applied(patch: Patch) -> bool:
+    """Return whether the patch is in place at all of its targets; imports their module."""
+    return all(_is_replaced(patch, target) for target in patch.targets)
+
+
+def apply(patch: Patch, context: Any) -> None:
+    """Put the replacements in place; a second call changes nothing."""
+    for target in patch.targets:
+        if _is_replaced(patch, target):
+            continue
+        owner, attribute = _owner_of(target)
+        original = getattr(owner, attribute)
+        replacement = patch.build(original, context)
+        setattr(replacement, MARK, patch.id)
+        setattr(replacement, f"{MARK}original", original)
+        setattr(owner, attribute, replacement)
+
+
+def revert(patch: Patch) -> None:
+    """Put the originals back; without effect where the patch is not in place (or something wraps it)."""
+    for target in patch.targets:
+        if _is_replaced(patch, target):
+            owner, attribute = _owner_of(target)
+            setattr(owner, attribute, getattr(getattr(owner, attribute), f"{MARK}original"))
+
+
+def _is_replaced(patch: Patch, target: str) -> bool:
+    owner, attribute = _owner_of(target)
+    return getattr(getattr(owner, attribute), MARK, None) == patch.id
+
+
+def _owner_of(target: str) -> tuple[Any, str]:
+    module_name, _, qualified = target.partition(":")
+    *owners, attribute = qualified.split(".")
+    owner: Any = importlib.import_module(module_name)
+    for name in owners:
+        owner = getattr(owner, name)
+    return owner, attribute

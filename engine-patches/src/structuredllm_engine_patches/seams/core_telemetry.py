@@ -1,0 +1,117 @@
+"""p003: watch an engine core (vLLM 0.32) and open its telemetry port when it is complete.
+
+Wraps bound methods of the one engine core: where its scheduler asks whether a grammar takes the sampled
+tokens, and where it builds masks. Changes nothing of what they return.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from structuredllm_engine_patches.seams.batch_queue import ATTRIBUTE as DRAIN_ATTRIBUTE
+from structuredllm_engine_patches.seams.ledger_hook import attach_ledger, step_key
+from structuredllm_engine_patches.telemetry.exposition import EngineFacts, EngineView
+from structuredllm_engine_patches.telemetry.observation import Observation
+
+VIEW_ATTRIBUTE = "_structuredllm_view"
+LOGGED_STALE_MASKS = 10
+
+Loop = Callable[[Any], None]
+MakeFacts = Callable[[Any], EngineFacts]
+
+
+def build_loop(original: Loop, on_complete: Callable[[Any], None]) -> Loop:
+    """Return the replacement of `run_busy_loop`: `on_complete(core)`, then upstream's loop.
+
+    The loop starts right after the engine core was made, before it takes a request.
+    """
+
+    @wraps(original)
+    def run_busy_loop(core: Any) -> None:
+        on_complete(core)
+        original(core)
+
+    return run_busy_loop
+
+
+def read_facts(vllm_config: Any, *, vllm_version: str, package_version: str, policy: str) -> EngineFacts:
+    """Return what /info says about an engine with this configuration."""
+    parallel = vllm_config.parallel_config
+    return EngineFacts(
+        vllm_version=vllm_version,
+        package_version=package_version,
+        policy=policy,
+        tensor_parallel_size=int(parallel.tensor_parallel_size),
+        pipeline_parallel_size=int(parallel.pipeline_parallel_size),
+        data_parallel_size=int(parallel.data_parallel_size),
+        world_size=int(parallel.world_size),
+        async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
+        model=str(vllm_config.model_config.model),
+        structured_outputs_backend=str(vllm_config.structured_outputs_config.backend),
+    )
+
+
+def observe(core: Any, observation: Observation, logger: logging.Logger) -> None:
+    """Count grammar rejects and stale masks of an engine core from now on."""
+    observation.expect_backend(str(core.vllm_config.structured_outputs_config.backend))
+    _count_rejects(core.structured_output_manager, observation)
+    _count_stale_masks(core.scheduler, observation, logger)
+
+
+def make_view(core: Any, facts: EngineFacts, patches: Any, observation: Observation) -> EngineView:
+    """Return what the telemetry port shows of an engine core."""
+
+    def drained_batches() -> int:
+        drain = getattr(core, DRAIN_ATTRIBUTE, None)
+        return 0 if drain is None else int(drain.drained_batches)
+
+    return EngineView(
+        facts=facts,
+        patches=patches,
+        observation=observation,
+        drained_batches=drained_batches,
+        in_flight_steps=lambda: len(core.batch_queue or ()),
+    )
+
+
+def _count_rejects(manager: Any, observation: Observation) -> None:
+    accept_tokens = manager.accept_tokens
+
+    def accept_and_count(request: Any, new_token_ids: list[int]) -> bool:
+        accepted: bool = accept_tokens(request, new_token_ids)
+        # The scheduler ends the request with an error on a False. Draft tokens never come this way: they are
+        # validated on the grammar itself, and their refusal is normal.
+        if not accepted:
+            observation.count_reject(_backend_of(request))
+        return accepted
+
+    manager.accept_tokens = accept_and_count
+
+
+def _count_stale_masks(scheduler: Any, observation: Observation, logger: logging.Logger) -> None:
+    ledger = attach_ledger(scheduler)
+    get_grammar_bitmask = scheduler.get_grammar_bitmask
+
+    def check_and_build(scheduler_output: Any) -> Any:
+        for request_id in ledger.behind(step_key(scheduler_output)):
+            request = scheduler.requests.get(request_id)
+            # A request that ended needs no mask; one whose output will be thrown away is not behind.
+            if request is None or (request.drop_stale_output and request.num_stale_output_tokens > 0):
+                continue
+            observation.stale_masks += 1
+            if observation.stale_masks <= LOGGED_STALE_MASKS:
+                logger.error(
+                    "stale mask: the mask of request %s is built while an earlier token of it is still in "
+                    "flight; its output can break its schema (logged for the first %d only)",
+                    request_id,
+                    LOGGED_STALE_MASKS,
+                )
+        return get_grammar_bitmask(scheduler_output)
+
+    scheduler.get_grammar_bitmask = check_and_build
+
+
+def _backend_of(request: Any) -> str:
+    params = getattr(request.sampling_params, "structured_outputs", None)
+    return str(getattr(params, "_backend", None))

@@ -1,0 +1,1 @@
+"""What one engine core shows of itself: counters, /metrics and /info."""

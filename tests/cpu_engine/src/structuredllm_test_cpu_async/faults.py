@@ -1,0 +1,78 @@
+"""Deliberate faults and emulations that tests switch on by environment variables.
+
+STRUCTUREDLLM_TEST_ALLOW_UNPATCHED=1   lift upstream's refusal of V1 + pipeline + async without any cure
+STRUCTUREDLLM_TEST_MUTATE=no-drain     the patch's decision says "drain nothing"
+STRUCTUREDLLM_TEST_MUTATE=one-more     the patch's decision says "drain one batch at the most"
+STRUCTUREDLLM_TEST_STAGE_MS=10         each pipeline stage takes at least so many milliseconds
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MARK = "__structuredllm_test__"
+REFUSAL = "pipeline parallelism with async scheduling"
+
+
+def install(environ: Mapping[str, str]) -> None:
+    """Apply the faults that `environ` asks for.
+
+    Raises:
+        ValueError: unknown mutation; a test that mutates nothing would prove nothing.
+    """
+    if environ.get("STRUCTUREDLLM_TEST_ALLOW_UNPATCHED") == "1":
+        _allow_unpatched()
+    mutation = environ.get("STRUCTUREDLLM_TEST_MUTATE", "")
+    if mutation:
+        _mutate_drain(mutation)
+    stage_milliseconds = float(environ.get("STRUCTUREDLLM_TEST_STAGE_MS", "0"))
+    if stage_milliseconds > 0:
+        _slow_stages(stage_milliseconds / 1000)
+
+
+def _allow_unpatched() -> None:
+    from vllm.config.vllm import VllmConfig
+
+    original = VllmConfig._get_v1_model_runner_unsupported_features
+    if hasattr(original, MARK):
+        return
+
+    def without_refusal(self: Any) -> list[str]:
+        return [feature for feature in original(self) if feature != REFUSAL]
+
+    setattr(without_refusal, MARK, True)
+    VllmConfig._get_v1_model_runner_unsupported_features = without_refusal
+
+
+def _mutate_drain(mutation: str) -> None:
+    from structuredllm_engine_patches.guided import drain
+
+    original: Callable[..., int] = drain.batches_to_drain
+    if hasattr(original, MARK):
+        return
+
+    def mutated(*args: Any, **kwargs: Any) -> int:
+        right = original(*args, **kwargs)
+        return {"no-drain": 0, "one-more": min(right, 1)}[mutation]
+
+    if mutation not in ("no-drain", "one-more"):
+        raise ValueError(f"STRUCTUREDLLM_TEST_MUTATE={mutation!r}: use no-drain or one-more")
+    setattr(mutated, MARK, True)
+    drain.batches_to_drain = mutated
+
+
+def _slow_stages(seconds: float) -> None:
+    """Sleep where a GPU would compute: after the stage's inputs have arrived, so the dependency stays
+    real."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    original = GPUModelRunner._model_forward
+    if hasattr(original, MARK):
+        return
+
+    def model_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return original(self, *args, **kwargs)
+
+    setattr(model_forward, MARK, True)
+    GPUModelRunner._model_forward = model_forward

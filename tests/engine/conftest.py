@@ -1,0 +1,19 @@
+"""The engine environment and the toy model, made once and cached (minutes on a machine that never ran
+them)."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.engine_env import ensure_engine_env
+from tools.models.store import ensure_model
+
+
+@pytest.fixture(scope="session")
+def engine_env() -> Path:
+    return ensure_engine_env()
+
+
+@pytest.fixture(scope="session")
+def toy_model(engine_env: Path) -> Path:
+    return ensure_model("toy")

@@ -1,0 +1,163 @@
+"""Start and end one real `vllm serve` on the CPU with three pipeline stages."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tools.paths import repo_root
+
+STARTUP_TIMEOUT_SECONDS = 600.0
+STOP_TIMEOUT_SECONDS = 20.0
+MODEL_NAME = "toy"
+PIPELINE_STAGES = 3
+
+ARGUMENTS = (
+    "--served-model-name", MODEL_NAME,
+    "--host", "127.0.0.1",
+    "--pipeline-parallel-size", str(PIPELINE_STAGES),
+    "--distributed-executor-backend", "mp",
+    # float32: answers at temperature 0 do not depend on the batch. Small prefill chunks: batches are mixed.
+    "--dtype", "float32",
+    "--max-num-batched-tokens", "64",
+    "--max-model-len", "1024",
+    "--max-num-seqs", "32",
+    "--no-enable-prefix-caching",
+    "--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}',
+    "--compilation-config", '{"mode":0,"cudagraph_mode":"NONE"}',
+)  # fmt: skip
+
+
+class EngineStartError(RuntimeError):
+    """The engine ended or did not answer in time; the message has the tail of its log."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine.
+
+    Attributes:
+        url: base of the OpenAI-compatible port.
+        telemetry_url: base of the telemetry port.
+        log: file with everything that its processes printed.
+    """
+
+    url: str
+    telemetry_url: str
+    log: Path
+
+    def info(self) -> dict[str, object]:
+        """Return /info."""
+        found: dict[str, object] = (
+            httpx.get(f"{self.telemetry_url}/info", timeout=10).raise_for_status().json()
+        )
+        return found
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples over its labels."""
+        text = httpx.get(f"{self.telemetry_url}/metrics", timeout=10).raise_for_status().text
+        samples = [s for f in text_string_to_metric_families(text) for s in f.samples if s.name == name]
+        assert samples, f"{name} is not in /metrics"
+        return sum(sample.value for sample in samples)
+
+
+def free_port() -> int:
+    """Return a TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def log_folder() -> Path:
+    """Return (and create) the folder of the engines' logs."""
+    folder = repo_root() / "build" / "test-engine"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the process environment of an engine: ours without settings of the product, then `extra`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("STRUCTUREDLLM_", "VLLM_"))}
+    cpus = sorted(os.sched_getaffinity(0))
+    return {
+        **kept,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cpus[rank % len(cpus)]) for rank in range(PIPELINE_STAGES)),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "STRUCTUREDLLM_TEST_CPU_ASYNC": "1",
+        "STRUCTUREDLLM_TELEMETRY_HOST": "127.0.0.1",
+        **extra,
+    }
+
+
+@contextmanager
+def running_engine(
+    name: str, environment: Path, model: Path, *, env: Mapping[str, str], arguments: Sequence[str]
+) -> Iterator[Engine]:
+    """Run an engine for the length of the block; all of its processes are gone afterwards.
+
+    Raises:
+        EngineStartError: it did not come up.
+    """
+    port, telemetry_port = free_port(), free_port()
+    log = log_folder() / f"{name}.log"
+    command = [
+        str(environment / "bin" / "vllm"), "serve", str(model), *ARGUMENTS, "--port", str(port), *arguments
+    ]  # fmt: skip
+    full_env = engine_environment({**env, "STRUCTUREDLLM_TELEMETRY_PORT": str(telemetry_port)})
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=full_env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    engine = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{telemetry_port}", log)
+    try:
+        _wait_until_healthy(process, engine)
+        yield engine
+    finally:
+        stop_group(process)
+
+
+def _wait_until_healthy(process: "subprocess.Popen[bytes]", engine: Engine) -> None:
+    deadline = time.monotonic() + STARTUP_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise EngineStartError(
+                f"vllm serve ended with {process.returncode}; {engine.log}:\n{tail(engine.log)}"
+            )
+        try:
+            if httpx.get(f"{engine.url}/health", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise EngineStartError(
+        f"not healthy after {STARTUP_TIMEOUT_SECONDS:.0f} s; {engine.log}:\n{tail(engine.log)}"
+    )
+
+
+def stop_group(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and everything in its process group."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signal_number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait(STOP_TIMEOUT_SECONDS)
+
+
+def tail(path: Path, characters: int = 3000) -> str:
+    """Return the end of a log."""
+    return path.read_text(errors="replace")[-characters:]

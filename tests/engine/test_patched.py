@@ -1,0 +1,100 @@
+"""The patched engine: nothing rejected, nothing stale, and the same tokens as synchronous scheduling."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.engine_process import Engine, running_engine
+from tests.engine.traffic import Answer, burst, greedy_answers, summary
+
+REQUIRED = {"STRUCTUREDLLM_PATCHES": "required"}
+
+
+@pytest.fixture(scope="module")
+def synchronous_answers(engine_env: Path, toy_model: Path) -> list[Answer]:
+    """Answers of the same engine without asynchronous scheduling; it is gone before the next one starts."""
+    with running_engine(
+        "synchronous", engine_env, toy_model, env=REQUIRED, arguments=("--no-async-scheduling",)
+    ) as engine:
+        assert engine.info()["async_scheduling"] is False
+        return greedy_answers(engine.url)
+
+
+@pytest.fixture(scope="module")
+def patched(engine_env: Path, toy_model: Path, synchronous_answers: list[Answer]) -> Iterator[Engine]:
+    with running_engine(
+        "patched", engine_env, toy_model, env=REQUIRED, arguments=("--async-scheduling",)
+    ) as engine:
+        yield engine
+
+
+def test_cold_mixed_burst_is_all_valid(patched: Engine) -> None:
+    outcomes = burst(patched.url, requests=60, seed="cold")
+    assert summary(outcomes) == {"valid": 45, "plain": 15}
+    assert patched.metric("structuredllm_engine_grammar_rejects_total") == 0
+    assert patched.metric("structuredllm_engine_stale_mask_total") == 0
+    assert patched.metric("structuredllm_engine_drained_batches_total") > 0
+
+
+def test_tokens_are_those_of_synchronous_scheduling(
+    patched: Engine, synchronous_answers: list[Answer]
+) -> None:
+    answers = greedy_answers(patched.url)
+    different = [n for n, (a, b) in enumerate(zip(answers, synchronous_answers, strict=True)) if a != b]
+    assert different == [], [(answers[n], synchronous_answers[n]) for n in different[:2]]
+    assert sum(a.structured for a in answers) == 20
+    assert patched.metric("structuredllm_engine_stale_mask_total") == 0
+
+
+def test_a_warm_burst_of_one_schema_is_all_valid(patched: Engine) -> None:
+    for _ in range(2):
+        outcomes = burst(patched.url, requests=30, seed="warm", plain_every=3)
+        assert summary(outcomes) == {"valid": 20, "plain": 10}
+    assert patched.metric("structuredllm_engine_stale_mask_total") == 0
+
+
+def test_clients_that_leave_do_not_disturb_the_others(patched: Engine) -> None:
+    import asyncio
+
+    import httpx
+
+    from tests.engine.traffic import schema_of
+
+    async def leave(number: int) -> None:
+        body = {
+            "model": "toy",
+            "messages": [{"role": "user", "content": f"leaving {number}"}],
+            "max_tokens": 200,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": schema_of(number, "leave")},
+            },
+        }
+        async with httpx.AsyncClient(base_url=patched.url, timeout=0.05 + 0.03 * number) as client:
+            try:
+                await client.post("/v1/chat/completions", json=body)
+            except httpx.TimeoutException:
+                return
+
+    async def both() -> None:
+        await asyncio.gather(*(leave(n) for n in range(12)))
+
+    asyncio.run(both())
+    assert summary(burst(patched.url, requests=20, seed="stay")) == {"valid": 15, "plain": 5}
+    assert patched.metric("structuredllm_engine_grammar_rejects_total") == 0
+
+
+def test_info_tells_what_runs(patched: Engine) -> None:
+    info = patched.info()
+    assert {p["id"]: p["state"] for p in info["patches"]} == {  # type: ignore[attr-defined]
+        "p001-batch-queue-drain": "active",
+        "p002-allow-v1-pp-async": "active",
+        "p003-telemetry": "active",
+    }
+    assert info["policy"] == "required"
+    assert info["vllm_version"] == "0.32.0"
+    assert info["async_scheduling"] is True
+    assert (info["tensor_parallel_size"], info["pipeline_parallel_size"], info["world_size"]) == (1, 3, 3)
+    assert info["structured_outputs_backend"] == "xgrammar"
+    assert str(info["model"]).endswith("/toy")

@@ -1,0 +1,185 @@
+"""Build, once per machine, the Python environment in which the real vLLM runs on the CPU.
+
+Owns `${cache}/engine-venv/<hash>`: the pinned CPU build of vLLM plus the patch package and the test
+plumbing of this working tree. It must import nothing of the product. The environment is built under a
+temporary name and renamed when it is complete, so an interrupted run leaves nothing that a later one would
+trust.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.paths import cache_dir, repo_root
+
+VLLM_VERSION = "0.32.0"
+PYTHON_VERSION = "3.11"
+LAYOUT = "2"
+"""Raise it when the way of building changes without a change of the pins."""
+
+LOCAL_PROJECTS = ("engine-patches", "tests/cpu_engine")
+KEPT_ENVIRONMENTS = 2
+INSTALL_TIMEOUT_SECONDS = 1800
+
+
+class EngineEnvError(RuntimeError):
+    """The environment could not be built; the message says which command failed and what to try."""
+
+
+def requirements_file() -> Path:
+    """Return the committed pins of the environment."""
+    return repo_root() / "tests" / "cpu_engine" / "requirements.txt"
+
+
+def pins_digest(requirements: bytes) -> str:
+    """Return the name of the environment that these pins describe (12 hex digits)."""
+    material = b"\n".join((requirements, PYTHON_VERSION.encode(), LAYOUT.encode()))
+    return hashlib.sha256(material).hexdigest()[:12]
+
+
+def sources_digest(root: Path, projects: Sequence[str] = LOCAL_PROJECTS) -> str:
+    """Return a digest of the local projects' packaged files, so that a change leads to a reinstall."""
+    digest = hashlib.sha256()
+    for project in projects:
+        folder = root / project
+        files = [folder / "pyproject.toml", *sorted((folder / "src").rglob("*"))]
+        for path in files:
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def find_uv() -> str:
+    """Return the uv program: `UV`, then PATH, then the workspace's own environment."""
+    candidates = (os.environ.get("UV"), shutil.which("uv"), str(repo_root() / ".venv" / "bin" / "uv"))
+    for candidate in candidates:
+        if candidate and Path(candidate).is_file():
+            return candidate
+    raise EngineEnvError("uv was not found: put it on PATH or set UV=/path/to/uv")
+
+
+def ensure_engine_env() -> Path:
+    """Return the environment's folder, building or refreshing it first where needed.
+
+    Raises:
+        EngineEnvError: a command failed; nothing half-made is left under the final name.
+    """
+    base = cache_dir("engine-venv")
+    target = base / pins_digest(requirements_file().read_bytes())
+    with _locked(base / ".lock"):
+        if not (target / ".complete").exists():
+            _build(base, target)
+        _install_local(target)
+        (target / ".complete").touch()
+        _drop_old(base, target)
+    return target
+
+
+def python_of(environment: Path) -> Path:
+    """Return the interpreter of an environment."""
+    return environment / "bin" / "python"
+
+
+def _build(base: Path, target: Path) -> None:
+    started = time.monotonic()
+    building = base / f".building-{target.name}"
+    for leftover in (building, target):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    _say(f"building the CPU engine environment (vLLM {VLLM_VERSION}, about 6 GB, once per machine)")
+    uv = find_uv()
+    _run([uv, "venv", "--quiet", "--relocatable", "--python", PYTHON_VERSION, str(building)])
+    # Compiled here, once: where PYTHONDONTWRITEBYTECODE is set or the files are read-only, each of an engine's
+    # five processes would otherwise compile 45 s worth of modules at every start.
+    install = [uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode"]
+    _run([*install, "--python", str(python_of(building)), "--requirements", str(requirements_file())])
+    _write_vllm_metadata(building)
+    # Marked only after the last step: a copy of a half-made folder must never look complete.
+    building.rename(target)
+    (target / ".complete").touch()
+    _say(f"environment built in {time.monotonic() - started:.0f} s: {target}")
+
+
+def _write_vllm_metadata(environment: Path) -> None:
+    """Give the CPU build a distribution named `vllm`.
+
+    The `vllm` command asks for that name, and the `+cpu` in the version is how vLLM knows its platform.
+    """
+    site = environment / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    folder = site / f"vllm-{VLLM_VERSION}+cpu.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+
+
+def _install_local(target: Path) -> None:
+    root = repo_root()
+    digest = sources_digest(root)
+    marker = target / ".local-sources"
+    if marker.exists() and marker.read_text() == digest:
+        return
+    _say("installing the patch package and the test plumbing of this working tree")
+    marker.unlink(missing_ok=True)
+    install = [find_uv(), "pip", "install", "--quiet", "--no-deps", "--reinstall"]
+    projects = [str(root / project) for project in LOCAL_PROJECTS]
+    _run([*install, "--python", str(python_of(target)), *projects])
+    marker.write_text(digest)
+
+
+def _drop_old(base: Path, current: Path) -> None:
+    """Keep the disk bounded: the current environment and the most recently used other one stay."""
+    others = [p for p in base.iterdir() if p.is_dir() and not p.name.startswith(".") and p != current]
+    others.sort(key=lambda p: (p / ".complete").stat().st_mtime if (p / ".complete").exists() else 0.0)
+    for path in others[: max(0, len(others) - (KEPT_ENVIRONMENTS - 1))]:
+        _say(f"removing the old environment {path.name}")
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("waiting for another build of the engine environment")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineEnvError(f"{' '.join(command[:3])} took over {INSTALL_TIMEOUT_SECONDS} s") from error
+    if done.returncode != 0:
+        tail = (done.stderr or done.stdout).strip()[-2000:]
+        raise EngineEnvError(f"`{' '.join(command)}` failed with exit code {done.returncode}:\n{tail}")
+
+
+def _say(text: str) -> None:
+    print(f"engine-env: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the environment's path on stdout; progress goes to stderr."""
+    parser = argparse.ArgumentParser(prog="python -m tools.engine_env", description=__doc__)
+    parser.parse_args(argv)
+    try:
+        print(ensure_engine_env())
+    except EngineEnvError as error:
+        print(f"engine-env: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

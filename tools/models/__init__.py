@@ -1,0 +1,1 @@
+"""Models for demo and tests, made or converted once and kept in the user's cache."""
