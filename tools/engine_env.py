@@ -97,8 +97,8 @@ def _build(base: Path, target: Path) -> None:
     _say(f"building the CPU engine environment (vLLM {VLLM_VERSION}, about 6 GB, once per machine)")
     uv = find_uv()
     _run([uv, "venv", "--quiet", "--relocatable", "--python", PYTHON_VERSION, str(building)])
-    # Compiled here, once: where PYTHONDONTWRITEBYTECODE is set or the files are read-only, each of an engine's
-    # five processes would otherwise compile 45 s worth of modules at every start.
+    # Compiled here, once: with PYTHONDONTWRITEBYTECODE or read-only files each process of an engine would
+    # compile 45 s worth of modules at every start.
     install = [uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode"]
     _run([*install, "--python", str(python_of(building)), "--requirements", str(requirements_file())])
     _write_vllm_metadata(building)

@@ -24,7 +24,10 @@ Kind = Literal["current", "kind", "embedded"]
 class Cluster(Protocol):
     """One cluster that the demo can use."""
 
-    name: Kind
+    @property
+    def name(self) -> Kind:
+        """Which kind of cluster it is."""
+        ...
 
     def up(self, console: Console) -> Path:
         """Bring it up if need be; return a kubeconfig file."""

@@ -112,7 +112,7 @@ class Kubectl:
             done, text = check()
             now = clock()
             if text != last or now - said > 20:
-                say(f"{what}: {text}  ({now - began:.0f} s)")
+                say(f"waiting for {what}; now {text}  ({now - began:.0f} s)")
                 last, said = text, now
             if done:
                 return now - began

@@ -77,7 +77,7 @@ def prepare(console: Console, *, namespace: str) -> Stage:
     built = {name: ensure_image(name) for name in IMAGES}
 
     console.step("images to the cluster's nodes")
-    references = {name: cluster.load(image, console) for name, image in built.items()}
+    references: dict[str, str] = {name: cluster.load(image, console) for name, image in built.items()}
 
     console.step("helm chart")
     install_chart(kubectl, references, console)
