@@ -18,7 +18,7 @@ from tools.demo.resources import condition, place, read_example, summary, with_p
 ENGINE_READY_SECONDS = 600.0
 GATEWAY_REQUESTS = 250
 GATEWAY_PLAIN_SHARE = 0.2
-GATEWAY_CONCURRENCY = 24
+GATEWAY_CONCURRENCY = 64
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ PRE_STOP_SECONDS: Final = 5
 GRACE_SECONDS: Final = 15
 """Added to the drain time for the pause and the engine's own shutdown."""
 
-STARTUP_PERIOD_SECONDS: Final = 5
-STARTUP_FAILURES: Final = 360
+STARTUP_PERIOD_SECONDS: Final = 2
+STARTUP_FAILURES: Final = 900
 """Startup may take 30 minutes: large weights over a network."""
 
 PROGRESS_DEADLINE_SECONDS: Final = 3600
