@@ -146,3 +146,5 @@ class Kubectl:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait(10)
+                if process.stdout:
+                    process.stdout.close()
