@@ -15,8 +15,5 @@ async def closed_transports() -> AsyncIterator[None]:
     Kubernetes client); one that a closed loop leaves behind would fail the run long after its test.
     """
     yield
-    for _ in range(50):
-        if not any(type(found).__name__ == "_SelectorSocketTransport" for found in gc.get_objects()):
-            break
-        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
     gc.collect()
