@@ -22,8 +22,8 @@ demo-down: setup  ## remove everything that the demo set up (caches stay)
 test: setup  ## everything: check, unit, chart, contract, engine, e2e
 	@$(PY) -m tools.testrun check unit chart contract engine e2e
 
-check: setup  ## format, lint, types, layers, generated files
-	@$(PY) -m tools.testrun check
+check: setup  ## format, lint, types, layers, generated files, unit tests
+	@$(PY) -m tools.testrun check unit
 
 fmt: setup  ## format and fix what can be fixed
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .

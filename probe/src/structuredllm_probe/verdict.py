@@ -87,8 +87,7 @@ def _judge(
             "GrammarRejected",
             f"{rejected} of {structured} structured answers failed because the grammar rejected a sampled "
             "token; the likely cause is the order fault of pipeline parallelism with async scheduling: "
-            "apply the engine patches (spec.engine.patches: Required) or set spec.engine.asyncScheduling "
-            "to false",
+            "run an engine that has the patches, or switch that off (--no-async-scheduling)",
         )
     wrong = sum(counted[outcome] for outcome in _WRONG)
     if wrong:
