@@ -3,9 +3,11 @@
 Owns what happens before the first resource is applied; the demo and the end-to-end tests share it.
 """
 
+import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tools.cluster.binaries import ensure_tool
 from tools.demo.clusters import Cluster, choose_cluster
@@ -46,14 +48,37 @@ def _image_values(key: str, reference: str) -> list[str]:
     ]  # fmt: skip
 
 
+def clear_interrupted_release(helm: Path, kubeconfig: Path) -> bool:
+    """Remove a release that an interrupted helm left pending: it would refuse every later upgrade.
+
+    The CRD and the resources stay (the chart keeps the CRD). Returns whether there was one.
+    """
+    where = ("--namespace", SYSTEM_NAMESPACE, "--kubeconfig", str(kubeconfig))
+    asked = subprocess.run(
+        (str(helm), "status", RELEASE, "--output", "json", *where),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode != 0:
+        return False
+    if not str(json.loads(asked.stdout)["info"]["status"]).startswith("pending-"):
+        return False
+    subprocess.run((str(helm), "uninstall", RELEASE, "--no-hooks", *where), capture_output=True, check=True)
+    return True
+
+
 def install_chart(kubectl: Kubectl, references: Mapping[str, str], console: Console) -> None:
     """Install or upgrade the chart and wait until operator and gateway run.
 
     Raises:
         DemoError: helm failed; the message has its words and the pods' states.
     """
+    helm = ensure_tool("helm")
+    if clear_interrupted_release(helm, kubectl.kubeconfig):
+        console.info("removed a release that an interrupted run had left pending")
     command = (
-        str(ensure_tool("helm")), "upgrade", "--install", RELEASE, "charts/structuredllm",
+        str(helm), "upgrade", "--install", RELEASE, "charts/structuredllm",
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
         "--kubeconfig", str(kubectl.kubeconfig), "--set", "gateway.replicas=1",
         *_image_values("operator", references["operator"]), *_image_values("gateway", references["gateway"]),
@@ -95,6 +120,9 @@ def remove(cluster: Cluster) -> None:
         check=False,
     )  # fmt: skip
     kubectl.run("delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found", timeout=300)
+    print(
+        "the CRD stays, as it may hold resources of yours: kubectl delete crd structuredllms.structuredllm.io"
+    )
 
 
 def _silent() -> Console:

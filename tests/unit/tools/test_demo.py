@@ -10,6 +10,7 @@ from tools.demo.console import Console, DemoError, print_failure
 from tools.demo.kubectl import Kubectl
 from tools.demo.questions import QUESTIONS, judge
 from tools.demo.resources import condition, place, read_example, summary, with_patches
+from tools.demo.stage import clear_interrupted_release
 
 
 def resource(*conditions: dict[str, Any], generation: int = 2) -> dict[str, Any]:
@@ -115,3 +116,18 @@ def test_failure_names_cause_and_log(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "helm: timed out" in err
     assert "helm.log" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("status", "cleared"), [("pending-upgrade", True), ("pending-install", True), ("deployed", False)]
+)
+def test_a_release_left_pending_is_removed_and_no_other(tmp_path: Path, status: str, cleared: bool) -> None:
+    helm = tmp_path / "helm"
+    helm.write_text(
+        f'#!/bin/sh\necho "$1" >> {tmp_path}/calls\n'
+        f"""[ "$1" = status ] && echo '{{"info": {{"status": "{status}"}}}}'\nexit 0\n"""
+    )
+    helm.chmod(0o755)
+    assert clear_interrupted_release(helm, tmp_path / "config") is cleared
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls == (["status", "uninstall"] if cleared else ["status"])
