@@ -6,6 +6,7 @@ Owns looking at the host and apt-get. Decisions that need no host are in `comman
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def detect_builder() -> BuilderKind:
 
 def host_help() -> HostHelp:
     """Return what the host can lend to a build: its certificates, and uv's package cache."""
-    uv = os.environ.get("UV") or shutil.which("uv")
+    # The workspace's own uv lies beside its Python and need not be on PATH.
+    beside = str(Path(sys.executable).parent)
+    uv = os.environ.get("UV") or shutil.which("uv") or shutil.which("uv", path=beside)
     cache: Path | None = None
     if uv:
         try:
