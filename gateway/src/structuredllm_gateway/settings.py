@@ -89,9 +89,9 @@ class UpstreamSettings(_Group):
 
     max_connections: int = Field(default=2048, ge=1, description="Open connections to engines, all together.")
     keepalive_seconds: float = Field(
-        default=4.0,
+        default=2.0,
         gt=0,
-        description="How long an idle connection is kept; below the 5 s after which vLLM closes it.",
+        description="How long an idle connection is kept; well below the 5 s after which vLLM closes it.",
     )
     connect_timeout_seconds: float = Field(default=3.0, gt=0, description="For opening a connection.")
     try_timeout_seconds: float = Field(

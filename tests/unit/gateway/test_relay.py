@@ -127,6 +127,24 @@ async def test_another_replica_cures_what_one_replica_got_wrong(mode: Mode, stre
         assert good.requests[0] == bad.requests[0] if bad.requests else True
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_broken_connection_is_tried_anew_on_the_only_replica(stream: bool) -> None:
+    # What an idle connection looks like that the engine closes in the moment in which it is used again.
+    script = FakeScript(per_request=(Mode.DEAD,))
+    async with FakeEngine(script=script) as engine, gateway(pool_of(engine)) as run:
+        answer = await run.ask(structured(stream=stream))
+        assert answer.status_code == 200
+        assert answer.headers["x-structuredllm-attempts"] == "2"
+        assert run.request_lines[0]["retried_for"] == ["connect_error"]
+
+
+async def test_a_wrong_answer_is_not_asked_for_again_on_the_same_replica() -> None:
+    async with FakeEngine(Mode.INVALID_JSON) as engine, gateway(pool_of(engine)) as run:
+        answer = await run.ask(structured())
+        assert answer.status_code == 502
+        assert len(engine.received) == 1
+
+
 async def test_grammar_reject_is_counted_by_replica_and_on_the_request() -> None:
     async with (
         FakeEngine(Mode.ALWAYS_REJECT) as bad,
@@ -210,7 +228,7 @@ async def test_dead_replica_alone_is_a_502() -> None:
         answer = await run.ask(plain())
         assert (answer.status_code, answer.headers["x-structuredllm-outcome"]) == (502, "connect_error")
         assert answer.json()["error"]["code"] == "upstream_unreachable"
-        assert run.request_lines[0]["retried_for"] == []
+        assert run.request_lines[0]["retried_for"] == ["connect_error"]
 
 
 async def test_hanging_replica_is_left_at_the_deadline_of_the_try() -> None:

@@ -112,6 +112,10 @@ class Relay:
         result: TryResult | None = None
         while True:
             endpoint = self._picker.pick(self._serving(exchange), exclude=tried)
+            if endpoint is None and result is not None and result.outcome is Outcome.CONNECT_ERROR:
+                # An engine closes an idle connection in the moment in which it is used again: with no
+                # other replica a new connection to the same one is the cure, and no answer was begun.
+                endpoint = self._picker.pick(self._serving(exchange))
             if endpoint is None:
                 if result is None:
                     raise self._no_endpoint(exchange)
