@@ -25,6 +25,7 @@ PYTHON_VERSION = "3.11"
 LAYOUT = "2"
 """Raise it when the way of building changes without a change of the pins."""
 
+TEST_REQUIREMENTS = "tests/cpu_engine/requirements-test.txt"
 LOCAL_PROJECTS = ("engine-patches", "tests/cpu_engine")
 KEPT_ENVIRONMENTS = 2
 INSTALL_TIMEOUT_SECONDS = 1800
@@ -77,6 +78,7 @@ def ensure_engine_env() -> Path:
     with _locked(base / ".lock"):
         if not (target / ".complete").exists():
             _build(base, target)
+        _install_test_tools(target)
         _install_local(target)
         (target / ".complete").touch()
         _drop_old(base, target)
@@ -133,6 +135,17 @@ def _install_local(target: Path) -> None:
     marker.write_text(digest)
 
 
+def _install_test_tools(target: Path) -> None:
+    requirements = repo_root() / TEST_REQUIREMENTS
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
+    marker = target / ".test-tools"
+    if marker.exists() and marker.read_text() == digest:
+        return
+    install = [find_uv(), "pip", "install", "--quiet", "--no-deps", "--python", str(python_of(target))]
+    _run([*install, "--requirements", str(requirements)])
+    marker.write_text(digest)
+
+
 def _drop_old(base: Path, current: Path) -> None:
     """Keep the disk bounded: the current environment and the most recently used other one stay."""
     others = [p for p in base.iterdir() if p.is_dir() and not p.name.startswith(".") and p != current]
@@ -170,14 +183,22 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the environment's path on stdout; progress goes to stderr."""
+    """Print the environment's path on stdout, or run its Python; progress goes to stderr."""
     parser = argparse.ArgumentParser(prog="python -m tools.engine_env", description=__doc__)
-    parser.parse_args(argv)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("path", help="build it where needed and print its folder")
+    commands.add_parser("run", help="build it where needed and run its Python with the arguments that follow")
+    given = list(sys.argv[1:] if argv is None else argv)
+    options = parser.parse_args(given[:1])
     try:
-        print(ensure_engine_env())
+        environment = ensure_engine_env()
     except EngineEnvError as error:
         print(f"engine-env: {error}", file=sys.stderr)
         return 1
+    if options.command == "run":
+        command = [str(python_of(environment)), *given[1:]]
+        return subprocess.run(command, cwd=repo_root(), check=False).returncode
+    print(environment)
     return 0
 
 

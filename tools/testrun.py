@@ -21,6 +21,8 @@ TYPED = (
     "tools",
     "tests",
 )
+INSIDE = "tests/engine/inside"
+INSIDE_INI = f"{INSIDE}/pytest.ini"
 
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "check": (
@@ -33,7 +35,10 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "unit": ((PYTHON, "-m", "pytest", "tests/unit", "-q"),),
     "chart": ((PYTHON, "-m", "pytest", "tests/chart", "-q"),),
     "contract": ((PYTHON, "-m", "pytest", "tests/contract", "-q"),),
-    "engine": ((PYTHON, "-m", "pytest", "tests/engine", "-v"),),
+    "engine": (
+        (PYTHON, "-m", "tools.engine_env", "run", "-m", "pytest", "-c", INSIDE_INI, INSIDE, "-q"),
+        (PYTHON, "-m", "pytest", "tests/engine", "-v"),
+    ),
     "e2e": ((PYTHON, "-m", "pytest", "tests/e2e", "-v"),),
 }
 

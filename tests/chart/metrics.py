@@ -35,7 +35,7 @@ def _engine_families() -> Iterator[Metric]:
         model="toy",
         structured_outputs_backend="xgrammar",
     )
-    view = EngineView(facts, lambda: (), Observation(), lambda: 0, lambda: 0)
+    view = EngineView(facts, lambda: (), Observation())
     yield from text_string_to_metric_families(render_metrics(view).decode())
 
 

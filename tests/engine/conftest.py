@@ -8,6 +8,9 @@ import pytest
 from tools.engine_env import ensure_engine_env
 from tools.models.store import ensure_model
 
+collect_ignore = ["inside"]
+"""Those run in the engine's environment, not in this one."""
+
 
 @pytest.fixture(scope="session")
 def engine_env() -> Path:

@@ -13,9 +13,9 @@ from structuredllm_engine_patches import compat
 from structuredllm_engine_patches import patch as patching
 from structuredllm_engine_patches.errors import EnginePatchError
 from structuredllm_engine_patches.import_hook import ImportHook, find_hook
-from structuredllm_engine_patches.patch import Patch
+from structuredllm_engine_patches.patch import Fit, Patch
 from structuredllm_engine_patches.settings import Policy, Settings, read_settings
-from structuredllm_engine_patches.telemetry.observation import PatchState, State
+from structuredllm_engine_patches.telemetry.observation import Observation, PatchState, State
 
 LOGGER_NAME = "vllm.structuredllm_engine_patches"
 """Below vLLM's logger: that is the one with a handler and a format in every vLLM process."""
@@ -30,10 +30,12 @@ class Installation:
     Attributes:
         settings: settings that it was made with.
         vllm_version: version of the installed vLLM without its local part.
+        observation: the metrics' values; only an engine core's are ever shown.
     """
 
     def __init__(self, patches: Sequence[Patch], settings: Settings, vllm_version: str) -> None:
         self.settings = settings
+        self.observation = Observation()
         self.vllm_version = compat.base_version(vllm_version)
         self._found_version = vllm_version
         self._patches = tuple(patches)
@@ -77,24 +79,26 @@ class Installation:
             except EnginePatchError as error:
                 self._does_not_fit(patch, error)
                 continue
-            self._hook.when_imported(patch.module, lambda p=patch: self._apply_one(p))  # type: ignore[misc]
+            fit = patch.fits[self.vllm_version]
+            self._hook.when_imported(fit.module, lambda p=patch, f=fit: self._apply_one(p, f))  # type: ignore[misc]
 
     def revert(self) -> None:
         """Put every original back and forget the hook."""
         for patch in self._patches:
-            if patch.module in sys.modules:
-                patching.revert(patch)
+            fit = patch.fits.get(self.vllm_version)
+            if fit is not None and fit.module in sys.modules:
+                patching.revert(patch, fit)
         if self._hook in sys.meta_path:
             sys.meta_path.remove(self._hook)
 
-    def _apply_one(self, patch: Patch) -> None:
+    def _apply_one(self, patch: Patch, fit: Fit) -> None:
         try:
-            for path, expected in patch.fingerprints.items():
+            for path, expected in fit.fingerprints.items():
                 compat.check_fingerprint(patch.id, path, expected)
         except EnginePatchError as error:
             self._does_not_fit(patch, error)
             return
-        patching.apply(patch, self)
+        patching.apply(patch, fit, self)
         self._states[patch.id] = PatchState(patch.id, State.ACTIVE)
 
     def _does_not_fit(self, patch: Patch, error: EnginePatchError) -> None:

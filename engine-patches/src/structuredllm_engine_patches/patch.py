@@ -17,6 +17,7 @@ class Process(StrEnum):
 
     FRONT_END = "front-end"
     ENGINE_CORE = "engine core"
+    WORKER = "worker"
 
 
 Build = Callable[[Callable[..., Any], Any], Callable[..., Any]]
@@ -24,31 +25,17 @@ Build = Callable[[Callable[..., Any], Any], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Patch:
-    """One replacement of an attribute of a vLLM class, in one or more classes of a module.
+class Fit:
+    """How a patch fits one version of vLLM.
 
-    Attributes: id: stable id, `pNNN-words`. title: what it does, one line. target: `module:Class.attribute`
-        that is replaced. processes: where it takes effect; other processes never import the target's module
-        because of it. vllm_versions: versions (without local part) that it was proven on. why: the fault
-        that it cures. upstream: link to the upstream item. remove_when: what has to be true for it to go.
-        fingerprints: for the targets and for all other upstream code that it relies on,
-        `module:Qualified.name` to the
-            fingerprint of the source.
-        build: makes the replacement.
-        always: applied under the policy `disabled` too (it only watches).
+    Attributes:
+        targets: `module:Class.attribute` of everything that is replaced; all in one module.
+        fingerprints: `module:Qualified.name` to the fingerprint of its source, for the targets and for all
+            other upstream code that the patch relies on.
     """
 
-    id: str
-    title: str
     targets: tuple[str, ...]
-    processes: tuple[Process, ...]
-    vllm_versions: tuple[str, ...]
-    why: str
-    upstream: str
-    remove_when: str
     fingerprints: Mapping[str, str]
-    build: Build
-    always: bool = False
 
     @property
     def module(self) -> str:
@@ -56,14 +43,48 @@ class Patch:
         return self.targets[0].partition(":")[0]
 
 
-def is_applied(patch: Patch) -> bool:
-    """Return whether the patch is in place at all of its targets; imports their module."""
-    return all(_is_replaced(patch, target) for target in patch.targets)
+@dataclass(frozen=True)
+class Patch:
+    """One replacement of an attribute of a vLLM class, in one or more classes of a module.
+
+    Attributes:
+        id: stable id, `pNNN-words`.
+        title: what it does, one line.
+        processes: where it takes effect; other processes never import the target's module because of it.
+        fits: how it fits each version (without local part) that it was proven on.
+        why: the fault that it cures.
+        upstream: link to the upstream item.
+        upstream_change: what upstream would have to change, so that it could be sent there.
+        remove_when: what has to be true for it to go.
+        build: makes the replacement.
+        always: applied under the policy `disabled` too (it only watches).
+    """
+
+    id: str
+    title: str
+    processes: tuple[Process, ...]
+    fits: Mapping[str, Fit]
+    why: str
+    upstream: str
+    upstream_change: str
+    remove_when: str
+    build: Build
+    always: bool = False
+
+    @property
+    def vllm_versions(self) -> tuple[str, ...]:
+        """Return the versions that it was proven on, in the order of the register."""
+        return tuple(self.fits)
 
 
-def apply(patch: Patch, context: Any) -> None:
+def is_applied(patch: Patch, fit: Fit) -> bool:
+    """Return whether the patch is in place at all targets of a fit; imports their module."""
+    return all(_is_replaced(patch, target) for target in fit.targets)
+
+
+def apply(patch: Patch, fit: Fit, context: Any) -> None:
     """Put the replacements in place; a second call changes nothing."""
-    for target in patch.targets:
+    for target in fit.targets:
         if _is_replaced(patch, target):
             continue
         owner, attribute = _owner_of(target)
@@ -74,9 +95,9 @@ def apply(patch: Patch, context: Any) -> None:
         setattr(owner, attribute, replacement)
 
 
-def revert(patch: Patch) -> None:
+def revert(patch: Patch, fit: Fit) -> None:
     """Put the originals back; without effect where the patch is not in place (or something wraps it)."""
-    for target in patch.targets:
+    for target in fit.targets:
         if _is_replaced(patch, target):
             owner, attribute = _owner_of(target)
             setattr(owner, attribute, getattr(getattr(owner, attribute), f"{MARK}original"))

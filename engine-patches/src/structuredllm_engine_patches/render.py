@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from structuredllm_engine_patches.patch import Patch
+from structuredllm_engine_patches import compat
+from structuredllm_engine_patches.patch import Fit, Patch
 from structuredllm_engine_patches.registry import PATCHES
 
 HEADER = """\
@@ -36,17 +37,26 @@ def render_patches(patches: Sequence[Patch]) -> str:
 
 def _render_section(patch: Patch) -> str:
     applied = "under every policy" if patch.always else "with the policies `required` and `optional`"
-    targets = ", ".join(f"`{target}`" for target in patch.targets)
-    fingerprints = "".join(f"  - `{path}`: `{value}`\n" for path, value in patch.fingerprints.items())
     return (
         f"\n## {patch.id}\n\n"
         f"{textwrap.fill(patch.why, WIDTH)}\n\n"
-        f"- Replaces: {targets}\n"
         f"- Applied: {applied}\n"
         f"- Upstream: <{patch.upstream}>\n"
+        f"- What upstream would have to change: {patch.upstream_change}\n"
         f"- Remove when: {patch.remove_when}\n"
-        f"- Relies on this source (fingerprints):\n{fingerprints}"
-    )
+    ) + "".join(_render_fit(version, fit) for version, fit in patch.fits.items())
+
+
+def _render_fit(version: str, fit: Fit) -> str:
+    targets = ", ".join(f"`{target}`" for target in fit.targets)
+    fingerprints = "".join(f"  - `{path}`: `{value}`\n" for path, value in fit.fingerprints.items())
+    return f"- vLLM {version} replaces {targets}\n  and relies on this source (fingerprints):\n{fingerprints}"
+
+
+def render_fingerprints(patches: Sequence[Patch], version: str) -> str:
+    """Return the fingerprints that the register's paths have in the installed vLLM, one line each."""
+    paths = sorted({path for p in patches if version in p.fits for path in p.fits[version].fingerprints})
+    return "".join(f"{path} {compat.fingerprint(compat.resolve(path))}\n" for path in paths)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,8 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m structuredllm_engine_patches.render", description=__doc__
     )
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
+    parser.add_argument(
+        "--fingerprints", action="store_true", help="print what the installed vLLM has, write nothing"
+    )
     parser.add_argument("path", nargs="?", type=Path, default=default_path())
     arguments = parser.parse_args(argv)
+    if arguments.fingerprints:
+        version = compat.base_version(compat.installed_vllm_version())
+        print(render_fingerprints(PATCHES, version), end="")
+        return 0
     path: Path = arguments.path
     text = render_patches(PATCHES)
     if not arguments.check:

@@ -12,6 +12,8 @@ from structuredllm_engine_patches.import_hook import find_hook
 from structuredllm_engine_patches.patch import is_applied
 from structuredllm_engine_patches.registry import PATCHES
 
+VERSION = compat.base_version(compat.installed_vllm_version())
+
 
 def attempt(policy: str) -> dict[str, Any]:
     """Register under a policy, describe the outcome, undo everything."""
@@ -25,7 +27,7 @@ def attempt(policy: str) -> dict[str, Any]:
     if hook is None:
         return {"error": error, "states": {}}
     states = {s.patch_id: [s.state.value, s.reason] for s in hook.owner.states()}
-    applied = {p.id: is_applied(p) for p in PATCHES}
+    applied = {p.id: is_applied(p, p.fits[VERSION]) for p in PATCHES}
     register()
     same = find_hook() is hook
     hook.owner.revert()
@@ -44,14 +46,14 @@ def main() -> None:
     import vllm.v1.engine.core as core
 
     def current() -> dict[str, Any]:
-        return {target: compat.find(target) for patch in PATCHES for target in patch.targets}
+        return {target: compat.find(target) for patch in PATCHES for target in patch.fits[VERSION].targets}
 
     originals = current()
     results: dict[str, Any] = {"register_is_light": light}
     results["fingerprints"] = {
         path: [compat.fingerprint(compat.resolve(path)), expected]
         for patch in PATCHES
-        for path, expected in patch.fingerprints.items()
+        for path, expected in patch.fits[VERSION].fingerprints.items()
     }
     for policy in ("required", "optional", "disabled"):
         results[policy] = attempt(policy)

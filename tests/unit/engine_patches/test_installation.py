@@ -13,7 +13,7 @@ from structuredllm_engine_patches import patch as patching
 from structuredllm_engine_patches.errors import FingerprintMismatchError, UnsupportedVersionError
 from structuredllm_engine_patches.import_hook import find_hook
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process
 from structuredllm_engine_patches.settings import Policy, Settings
 from structuredllm_engine_patches.telemetry.observation import State
 
@@ -46,16 +46,19 @@ def right_fingerprint() -> str:
 def make_patch(
     *, fingerprint: str | None = None, always: bool = False, versions: tuple[str, ...] = ("1.0",)
 ) -> Patch:
+    fit = Fit(
+        targets=(TARGET,),
+        fingerprints={TARGET: right_fingerprint() if fingerprint is None else fingerprint},
+    )
     return Patch(
         id="p900-test",
         title="test",
-        targets=(TARGET,),
         processes=(Process.ENGINE_CORE,),
-        vllm_versions=versions,
+        fits=dict.fromkeys(versions, fit),
         why="test",
         upstream="https://example.org",
+        upstream_change="nothing",
         remove_when="never",
-        fingerprints={TARGET: right_fingerprint() if fingerprint is None else fingerprint},
         build=build,
         always=always,
     )
@@ -104,7 +107,7 @@ def test_applied_twice_is_the_same_and_reverted_is_the_original(install: Callabl
     original = engine.step
     patch = make_patch()
     installation = install(patch)
-    patching.apply(patch, installation)
+    patching.apply(patch, patch.fits["1.0"], installation)
     assert call() == ["upstream", "patched"]
     installation.revert()
     assert engine.step is original

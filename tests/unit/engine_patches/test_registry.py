@@ -15,13 +15,16 @@ from structuredllm_engine_patches.render import main, render_patches
 
 def test_ids_are_unique_and_targets_are_fingerprinted() -> None:
     assert len({p.id for p in PATCHES}) == len(PATCHES)
-    targets = [target for patch in PATCHES for target in patch.targets]
-    assert len(set(targets)) == len(targets)
+    for version in {version for patch in PATCHES for version in patch.fits}:
+        targets = [t for p in PATCHES if version in p.fits for t in p.fits[version].targets]
+        assert len(set(targets)) == len(targets)
     for patch in PATCHES:
-        assert set(patch.targets) <= set(patch.fingerprints)
-        assert {target.partition(":")[0] for target in patch.targets} == {patch.module}
+        for fit in patch.fits.values():
+            assert set(fit.targets) <= set(fit.fingerprints)
+            assert {target.partition(":")[0] for target in fit.targets} == {fit.module}
         assert patch.upstream.startswith("https://github.com/vllm-project/vllm/")
         assert patch.why
+        assert patch.upstream_change
         assert patch.remove_when
 
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from structuredllm_engine_patches.seams.core_telemetry import build_loop, make_view, observe, read_facts
+from structuredllm_engine_patches.seams.core_telemetry import build_loop, observe, read_facts
 from structuredllm_engine_patches.telemetry.exposition import EngineView, render_info, render_metrics
+from structuredllm_engine_patches.telemetry.metrics import GRAMMAR_REJECTS, STALE_MASKS
 from structuredllm_engine_patches.telemetry.observation import Observation, PatchState, State
 from structuredllm_engine_patches.telemetry.server import MAX_CONNECTIONS, TelemetryServer, start_server
 
 LOGGER = logging.getLogger("test")
+CLOCK = iter(range(1000)).__next__
 PATCHES = (PatchState("p001", State.ACTIVE), PatchState("p002", State.SKIPPED, "does not fit"))
 
 
@@ -24,11 +26,16 @@ class FakeStep:
     def __init__(self, *ids: str) -> None:
         self.num_scheduled_tokens = dict.fromkeys(ids, 1)
         self.has_structured_output_requests = bool(ids)
+        self.total_num_scheduled_tokens = len(ids)
 
 
 def make_core(*, backend: str = "xgrammar", accepted: bool = True) -> Any:
     request = SimpleNamespace(
-        use_structured_output=True, is_prefill_chunk=False, drop_stale_output=False, num_stale_output_tokens=0
+        use_structured_output=True,
+        is_prefill_chunk=False,
+        drop_stale_output=False,
+        num_stale_output_tokens=0,
+        status=SimpleNamespace(name="RUNNING"),
     )
     return SimpleNamespace(
         vllm_config=SimpleNamespace(
@@ -46,13 +53,14 @@ def make_core(*, backend: str = "xgrammar", accepted: bool = True) -> Any:
             get_grammar_bitmask=lambda step: "mask",
         ),
         structured_output_manager=SimpleNamespace(accept_tokens=lambda request, tokens: accepted),
-        batch_queue=[1, 2],
+        batch_queue=[(None, FakeStep("a")), (None, FakeStep())],
+        batch_queue_size=3,
     )
 
 
 def make_engine_view(core: Any, observation: Observation) -> EngineView:
     facts = read_facts(core.vllm_config, vllm_version="0.32.0", package_version="0.1.0", policy="required")
-    return make_view(core, facts, lambda: PATCHES, observation)
+    return EngineView(facts, lambda: PATCHES, observation)
 
 
 def structured_request(backend: str) -> Any:
@@ -83,7 +91,7 @@ def test_info_has_the_agreed_shape() -> None:
 def test_metrics_show_rejects_by_backend_stale_masks_and_the_queue() -> None:
     core = make_core(accepted=False)
     observation = Observation()
-    observe(core, observation, LOGGER)
+    observe(core, observation, LOGGER, CLOCK)
     core._structuredllm_drain = SimpleNamespace(drained_batches=7)
     assert core.structured_output_manager.accept_tokens(structured_request("guidance"), [1]) is False
     assert core.structured_output_manager.accept_tokens(structured_request("brand-new"), [1]) is False
@@ -97,6 +105,10 @@ def test_metrics_show_rejects_by_backend_stale_masks_and_the_queue() -> None:
         "structuredllm_engine_stale_mask_total 0.0",
         "structuredllm_engine_drained_batches_total 7.0",
         "structuredllm_engine_in_flight_steps 2.0",
+        "structuredllm_engine_pipeline_slots 3.0",
+        "structuredllm_engine_pipeline_slots_used 1.0",
+        'structuredllm_engine_structured_requests{state="running"} 1.0',
+        'structuredllm_engine_structured_requests{state="waiting_for_grammar"} 0.0',
     ):
         assert line in text.replace('vllm="0.32.0",state="active"', 'state="active",vllm="0.32.0"').replace(
             'vllm="0.32.0",state="skipped"', 'state="skipped",vllm="0.32.0"'
@@ -106,38 +118,38 @@ def test_metrics_show_rejects_by_backend_stale_masks_and_the_queue() -> None:
 def test_accepted_tokens_are_not_counted() -> None:
     core = make_core()
     observation = Observation()
-    observe(core, observation, LOGGER)
+    observe(core, observation, LOGGER, CLOCK)
     assert core.structured_output_manager.accept_tokens(structured_request("xgrammar"), [1]) is True
-    assert observation.grammar_rejects == {"xgrammar": 0}
+    assert observation.value(GRAMMAR_REJECTS, backend="xgrammar") == 0
 
 
 def test_a_mask_built_before_the_earlier_step_was_processed_is_counted() -> None:
     core = make_core()
     observation = Observation()
-    observe(core, observation, LOGGER)
+    observe(core, observation, LOGGER, CLOCK)
     first, second = FakeStep("a"), FakeStep("a")
     core.scheduler.schedule(first)
     assert core.scheduler.get_grammar_bitmask(first) == "mask"
     core.scheduler.schedule(second)
-    assert observation.stale_masks == 0
+    assert observation.value(STALE_MASKS) == 0
     core.scheduler.get_grammar_bitmask(second)
-    assert observation.stale_masks == 1
+    assert observation.value(STALE_MASKS) == 1
     core.scheduler.update_from_output(first, None)
     core.scheduler.get_grammar_bitmask(second)
-    assert observation.stale_masks == 1
+    assert observation.value(STALE_MASKS) == 1
 
 
 def test_output_that_will_be_thrown_away_makes_no_mask_stale() -> None:
     core = make_core()
     observation = Observation()
-    observe(core, observation, LOGGER)
+    observe(core, observation, LOGGER, CLOCK)
     core.scheduler.schedule(FakeStep("a"))
     second = FakeStep("a")
     core.scheduler.schedule(second)
     core.scheduler.requests["a"].drop_stale_output = True
     core.scheduler.requests["a"].num_stale_output_tokens = 1
     core.scheduler.get_grammar_bitmask(second)
-    assert observation.stale_masks == 0
+    assert observation.value(STALE_MASKS) == 0
 
 
 @pytest.fixture

@@ -6,16 +6,30 @@ tokens, and where it builds masks. Changes nothing of what they return.
 
 import logging
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from structuredllm_engine_patches.seams.batch_queue import ATTRIBUTE as DRAIN_ATTRIBUTE
 from structuredllm_engine_patches.seams.ledger_hook import attach_ledger, step_key
-from structuredllm_engine_patches.telemetry.exposition import EngineFacts, EngineView
+from structuredllm_engine_patches.telemetry.exposition import EngineFacts
+from structuredllm_engine_patches.telemetry.metrics import (
+    BACKENDS,
+    DRAINED_BATCHES,
+    GRAMMAR_REJECTS,
+    IN_FLIGHT_STEPS,
+    MASK_FILL,
+    PIPELINE_SLOTS,
+    PIPELINE_SLOTS_USED,
+    STALE_MASKS,
+    STRUCTURED_REQUESTS,
+)
 from structuredllm_engine_patches.telemetry.observation import Observation
 
-VIEW_ATTRIBUTE = "_structuredllm_view"
 LOGGED_STALE_MASKS = 10
+REQUEST_STATES = {"RUNNING": "running", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "waiting_for_grammar"}
+"""vLLM's request status to the state that the metric shows; every other one is `waiting`."""
+
+Clock = Callable[[], float]
 
 Loop = Callable[[Any], None]
 MakeFacts = Callable[[Any], EngineFacts]
@@ -52,27 +66,18 @@ def read_facts(vllm_config: Any, *, vllm_version: str, package_version: str, pol
     )
 
 
-def observe(core: Any, observation: Observation, logger: logging.Logger) -> None:
-    """Count grammar rejects and stale masks of an engine core from now on."""
-    observation.expect_backend(str(core.vllm_config.structured_outputs_config.backend))
+def observe(core: Any, observation: Observation, logger: logging.Logger, clock: Clock) -> None:
+    """Keep the metrics of an engine core from now on; `clock` gives seconds and never goes back."""
+    _expect_rejects(str(core.vllm_config.structured_outputs_config.backend), observation)
     _count_rejects(core.structured_output_manager, observation)
-    _count_stale_masks(core.scheduler, observation, logger)
+    _watch_masks(core.scheduler, observation, logger, clock)
+    _read_queue(core, observation)
+    _read_requests(core.scheduler, observation)
 
 
-def make_view(core: Any, facts: EngineFacts, patches: Any, observation: Observation) -> EngineView:
-    """Return what the telemetry port shows of an engine core."""
-
-    def drained_batches() -> int:
-        drain = getattr(core, DRAIN_ATTRIBUTE, None)
-        return 0 if drain is None else int(drain.drained_batches)
-
-    return EngineView(
-        facts=facts,
-        patches=patches,
-        observation=observation,
-        drained_batches=drained_batches,
-        in_flight_steps=lambda: len(core.batch_queue or ()),
-    )
+def _expect_rejects(backend: str, observation: Observation) -> None:
+    for name in BACKENDS[:2] if backend == "auto" else (backend,):
+        observation.add(GRAMMAR_REJECTS, 0, backend=name)
 
 
 def _count_rejects(manager: Any, observation: Observation) -> None:
@@ -83,13 +88,41 @@ def _count_rejects(manager: Any, observation: Observation) -> None:
         # The scheduler ends the request with an error on a False. Draft tokens never come this way: they are
         # validated on the grammar itself, and their refusal is normal.
         if not accepted:
-            observation.count_reject(_backend_of(request))
+            observation.add(GRAMMAR_REJECTS, backend=_backend_of(request))
         return accepted
 
     manager.accept_tokens = accept_and_count
 
 
-def _count_stale_masks(scheduler: Any, observation: Observation, logger: logging.Logger) -> None:
+def _read_queue(core: Any, observation: Observation) -> None:
+    def drained_batches() -> int:
+        drain = getattr(core, DRAIN_ATTRIBUTE, None)
+        return 0 if drain is None else int(drain.drained_batches)
+
+    def slots_used() -> int:
+        return sum(entry[1].total_num_scheduled_tokens > 0 for entry in tuple(core.batch_queue or ()))
+
+    observation.read(DRAINED_BATCHES, drained_batches)
+    observation.read(IN_FLIGHT_STEPS, lambda: len(core.batch_queue or ()))
+    observation.read(PIPELINE_SLOTS, lambda: core.batch_queue_size)
+    observation.read(PIPELINE_SLOTS_USED, slots_used)
+
+
+def _read_requests(scheduler: Any, observation: Observation) -> None:
+    def count(state: str) -> int:
+        # A copy in one C call: the loop changes the dict while the scrape's thread looks at it.
+        requests = list(scheduler.requests.values())
+        return sum(r.use_structured_output and _state_of(r) == state for r in requests)
+
+    for state in STRUCTURED_REQUESTS.labels["state"]:
+        observation.read(STRUCTURED_REQUESTS, partial(count, state), state=state)
+
+
+def _state_of(request: Any) -> str:
+    return REQUEST_STATES.get(request.status.name, "waiting")
+
+
+def _watch_masks(scheduler: Any, observation: Observation, logger: logging.Logger, clock: Clock) -> None:
     ledger = attach_ledger(scheduler)
     get_grammar_bitmask = scheduler.get_grammar_bitmask
 
@@ -99,15 +132,19 @@ def _count_stale_masks(scheduler: Any, observation: Observation, logger: logging
             # A request that ended needs no mask; one whose output will be thrown away is not behind.
             if request is None or (request.drop_stale_output and request.num_stale_output_tokens > 0):
                 continue
-            observation.stale_masks += 1
-            if observation.stale_masks <= LOGGED_STALE_MASKS:
+            if observation.add(STALE_MASKS) <= LOGGED_STALE_MASKS:
                 logger.error(
                     "stale mask: the mask of request %s is built while an earlier token of it is still in "
                     "flight; its output can break its schema (logged for the first %d only)",
                     request_id,
                     LOGGED_STALE_MASKS,
                 )
-        return get_grammar_bitmask(scheduler_output)
+        if not scheduler_output.has_structured_output_requests:
+            return get_grammar_bitmask(scheduler_output)
+        began = clock()
+        masks = get_grammar_bitmask(scheduler_output)
+        observation.observe(MASK_FILL, clock() - began)
+        return masks
 
     scheduler.get_grammar_bitmask = check_and_build
 

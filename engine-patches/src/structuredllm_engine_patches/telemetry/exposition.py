@@ -1,12 +1,19 @@
 """Turn an engine core's state into /metrics and /info. Reads only, at the time of the scrape."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import Metric as Family
 
+from structuredllm_engine_patches.telemetry.metrics import METRICS, Counter, Histogram, Metric
 from structuredllm_engine_patches.telemetry.observation import Observation, PatchState
 
 
@@ -33,16 +40,12 @@ class EngineView:
     Attributes:
         facts: what does not change.
         patches: state of each patch, in the register's order; read at each scrape.
-        observation: the counters.
-        drained_batches: returns how many batches the drain has processed.
-        in_flight_steps: returns how many batches are in the queue.
+        observation: the metrics' values.
     """
 
     facts: EngineFacts
     patches: Callable[[], Sequence[PatchState]]
     observation: Observation
-    drained_batches: Callable[[], int]
-    in_flight_steps: Callable[[], int]
 
 
 def render_info(view: EngineView) -> bytes:
@@ -62,37 +65,65 @@ class _ViewCollector:
     def __init__(self, view: EngineView) -> None:
         self._view = view
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Family]:
         """Yield the metric families with their values of this moment."""
-        view = self._view
-        info = GaugeMetricFamily(
-            "structuredllm_engine_patch_info",
-            "State of each patch in this engine core, always 1.",
-            labels=["id", "vllm", "state"],
-        )
-        for patch in view.patches():
-            info.add_metric([patch.patch_id, view.facts.vllm_version, patch.state.value], 1)
-        yield info
-        rejects = CounterMetricFamily(
-            "structuredllm_engine_grammar_rejects",
-            "Requests ended because their grammar refused a sampled token.",
-            labels=["backend"],
-        )
-        for backend, count in sorted(view.observation.grammar_rejects.copy().items()):
-            rejects.add_metric([backend], count)
-        yield rejects
-        yield CounterMetricFamily(
-            "structuredllm_engine_stale_mask",
-            "Masks built while an earlier token of their request was still in flight; must stay 0.",
-            value=view.observation.stale_masks,
-        )
-        yield CounterMetricFamily(
-            "structuredllm_engine_drained_batches",
-            "Queued batches that the drain processed before a mask was built.",
-            value=view.drained_batches(),
-        )
-        yield GaugeMetricFamily(
-            "structuredllm_engine_in_flight_steps",
-            "Batches scheduled and not yet processed.",
-            value=view.in_flight_steps(),
-        )
+        yield _patch_info(self._view)
+        yield _topology_info(self._view.facts)
+        for metric in METRICS:
+            yield _family(metric, self._view.observation)
+
+
+def _patch_info(view: EngineView) -> Family:
+    info = GaugeMetricFamily(
+        "structuredllm_engine_patch_info",
+        "State of each patch in this engine core, always 1.",
+        labels=["id", "vllm", "state"],
+    )
+    for patch in view.patches():
+        info.add_metric([patch.patch_id, view.facts.vllm_version, patch.state.value], 1)
+    return info
+
+
+def _topology_info(facts: EngineFacts) -> Family:
+    labels = {
+        "tensor_parallel_size": str(facts.tensor_parallel_size),
+        "pipeline_parallel_size": str(facts.pipeline_parallel_size),
+        "data_parallel_size": str(facts.data_parallel_size),
+        "async_scheduling": str(facts.async_scheduling).lower(),
+        "backend": facts.structured_outputs_backend,
+    }
+    info = GaugeMetricFamily(
+        "structuredllm_engine_topology_info",
+        "Sizes of the engine's parallel groups and how it schedules, always 1.",
+        labels=list(labels),
+    )
+    info.add_metric(list(labels.values()), 1)
+    return info
+
+
+def _family(metric: Metric, observation: Observation) -> Family:
+    names = list(metric.labels)
+    if isinstance(metric, Histogram):
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
+        for (owner, key), found in sorted(observation.distributions.copy().items(), key=_by_key):
+            if owner is metric:
+                bounds = [*(str(bound) for bound in metric.buckets), "+Inf"]
+                cumulated = itertools.accumulate(found.counts.copy())
+                histogram.add_metric(key, list(zip(bounds, cumulated, strict=True)), found.total)
+        return histogram
+    family = (
+        CounterMetricFamily(metric.name, metric.help, labels=names)
+        if isinstance(metric, Counter)
+        else GaugeMetricFamily(metric.name, metric.help, labels=names)
+    )
+    values = {key: value for (owner, key), value in observation.counts.copy().items() if owner is metric}
+    values |= {key: read() for (owner, key), read in observation.readers.copy().items() if owner is metric}
+    if not names:
+        values.setdefault((), 0)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
+
+
+def _by_key(item: tuple[tuple[Metric, tuple[str, ...]], object]) -> tuple[str, ...]:
+    return item[0][1]

@@ -1,13 +1,12 @@
-"""Counters of one engine core, written by its loop and read by the scrape thread.
+"""Values of one engine core's metrics: written by its loop and its compile threads, read by the scrape."""
 
-Pure. Plain numbers and not prometheus objects, so that the loop takes no lock for them.
-"""
-
+import bisect
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-KNOWN_BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
-OTHER_BACKEND = "other"
+from structuredllm_engine_patches.telemetry.metrics import Counter, Gauge, Histogram, Metric
 
 
 class State(StrEnum):
@@ -33,30 +32,57 @@ class PatchState:
     reason: str = ""
 
 
+Key = tuple[str, ...]
+
+
+@dataclass
+class Distribution:
+    """Observed durations: how many per bucket (the last one is infinity's), and their sum in seconds."""
+
+    counts: list[int]
+    total: float = 0.0
+
+
 @dataclass
 class Observation:
-    """Counters since the start of the engine core.
+    """Everything counted since the start of the engine core.
 
     Attributes:
-        stale_masks: masks built while an earlier token of their request was still in flight.
-        grammar_rejects: sampled tokens that a grammar refused, which ended their request, by backend.
+        counts: value by counter and label values.
+        distributions: durations by histogram and label values.
+        readers: what is asked at the scrape, by gauge or counter and label values.
     """
 
-    stale_masks: int = 0
-    grammar_rejects: dict[str, int] = field(default_factory=dict)
+    counts: dict[tuple[Counter, Key], float] = field(default_factory=dict)
+    distributions: dict[tuple[Histogram, Key], Distribution] = field(default_factory=dict)
+    readers: dict[tuple[Metric, Key], Callable[[], float]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def expect_backend(self, backend: str) -> None:
-        """Show the series of a backend from the start, so that a rate sees its first increment."""
-        names = KNOWN_BACKENDS[:2] if backend == "auto" else (backend,)
-        for name in names:
-            self.grammar_rejects.setdefault(bounded_backend(name), 0)
+    def add(self, counter: Counter, amount: float = 1, **labels: str) -> float:
+        """Count `amount` events and return the new value; 0 shows the series before its first event.
 
-    def count_reject(self, backend: str) -> None:
-        """Count one request that ended because its grammar refused a sampled token."""
-        name = bounded_backend(backend)
-        self.grammar_rejects[name] = self.grammar_rejects.get(name, 0) + 1
+        A series has to be seen at 0 first: otherwise a rate misses its first increment.
+        """
+        key = (counter, counter.key(labels))
+        with self._lock:
+            value = self.counts.get(key, 0) + amount
+            self.counts[key] = value
+        return value
 
+    def value(self, counter: Counter, **labels: str) -> float:
+        """Return a counter's value."""
+        return self.counts.get((counter, counter.key(labels)), 0)
 
-def bounded_backend(backend: str) -> str:
-    """Return the backend's name, or `other` for one that is not known: label values must be few."""
-    return backend if backend in KNOWN_BACKENDS else OTHER_BACKEND
+    def observe(self, histogram: Histogram, seconds: float, **labels: str) -> None:
+        """Note one duration."""
+        key = (histogram, histogram.key(labels))
+        with self._lock:
+            found = self.distributions.get(key)
+            if found is None:
+                found = self.distributions[key] = Distribution([0] * (len(histogram.buckets) + 1))
+            found.counts[bisect.bisect_left(histogram.buckets, seconds)] += 1
+            found.total += seconds
+
+    def read(self, metric: Gauge | Counter, reader: Callable[[], float], **labels: str) -> None:
+        """Ask `reader` for the value at each scrape; it runs in the scrape's thread and must not block."""
+        self.readers[metric, metric.key(labels)] = reader

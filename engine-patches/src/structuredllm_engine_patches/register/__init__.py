@@ -1,0 +1,1 @@
+"""The patches, one module each: data, and the glue between a patch and its seam. Imports no vLLM."""
