@@ -1,6 +1,6 @@
 """The register of patches: lists them, in the order of application."""
 
-from structuredllm_engine_patches.register import (
+from structuredllm_engine_patches.patches import (
     p001_batch_queue_drain,
     p002_allow_v1_pp_async,
     p003_telemetry,

@@ -6,7 +6,7 @@ from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.patch import Fit, Patch, Process
-from structuredllm_engine_patches.register import p001_batch_queue_drain
+from structuredllm_engine_patches.patches import p001_batch_queue_drain
 from structuredllm_engine_patches.seams import runner_validation
 from structuredllm_engine_patches.telemetry.observation import State
 
