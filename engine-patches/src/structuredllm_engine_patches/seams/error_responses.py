@@ -1,8 +1,9 @@
 """p023: the same for the Responses API, which has a shape of its own for an error in a stream.
 
 Upstream (vLLM 0.32) validates the error body against its union of stream events, which has none for errors:
-the validation fails inside the handler and the connection breaks off. And a whole answer of one of its
-contexts is "completed" although the request failed.
+the validation fails inside the handler and the connection breaks off. A whole answer of one of its contexts
+is "completed" although the request failed, and one that is made in the background stays "in progress" for
+ever.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -19,7 +20,11 @@ Method = Callable[..., Any]
 
 def build(original: Method) -> Method:
     """Return the replacement of one of the targets in `OpenAIServingResponses`."""
-    makers = {"responses_stream_generator": _build_stream, "responses_full_generator": _build_full}
+    makers = {
+        "responses_stream_generator": _build_stream,
+        "responses_full_generator": _build_full,
+        "_run_background_request": _build_background,
+    }
     return makers[original.__name__](original)
 
 
