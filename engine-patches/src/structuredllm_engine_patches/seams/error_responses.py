@@ -31,17 +31,18 @@ def build(original: Method) -> Method:
 def _build_stream(original: Method) -> Method:
     @wraps(original)
     async def responses_stream_generator(
-        serving: Any, *args: Any, **kwargs: Any
+        serving: Any, request: Any, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         sequence_number = -1
         try:
-            async for event in original(serving, *args, **kwargs):
+            async for event in original(serving, request, *args, **kwargs):
                 sequence_number = getattr(event, "sequence_number", sequence_number)
                 yield event
         except Exception as error:
             known = known_in_chain(error)
             if known is None:
                 raise
+            await _mark_failed(serving, request.request_id)
             yield error_event(*known, sequence_number + 1)
 
     return responses_stream_generator
@@ -56,6 +57,27 @@ def _build_full(original: Method) -> Method:
         return response
 
     return responses_full_generator
+
+
+def _build_background(original: Method) -> Method:
+    @wraps(original)
+    async def _run_background_request(serving: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            await original(serving, request, *args, **kwargs)
+        except Exception as error:
+            if known_in_chain(error) is None:
+                raise
+            await _mark_failed(serving, request.request_id)
+
+    return _run_background_request
+
+
+async def _mark_failed(serving: Any, response_id: str) -> None:
+    """Let whoever asks for a stored response later know that it failed, as upstream does for its errors."""
+    async with serving.response_store_lock:
+        stored = serving.response_store.get(response_id)
+        if stored is not None and stored.status not in ("completed", "cancelled"):
+            stored.status = "failed"
 
 
 def known_in_chain(error: BaseException) -> tuple[Failure, str | None] | None:
