@@ -6,7 +6,7 @@ The engine's worker can be told, by a request's id, to sample tokens that the gr
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ async def post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], na
     return await client.post(path, json=body, headers={"X-Request-Id": name})
 
 
-def ask(engine: Engine, asked: list[tuple[str, Mapping[str, Any], str]]) -> list[httpx.Response]:
+def ask(engine: Engine, asked: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[httpx.Response]:
     """Send requests (path, body, id) at once; returns the answers in the same order."""
 
     async def all_at_once() -> list[httpx.Response]:
