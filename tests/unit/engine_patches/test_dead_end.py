@@ -30,7 +30,8 @@ class Matrix:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, tuple):
-            return SimpleNamespace(any=lambda axis: Flags(any(words[key[1]]) for words in self.rows))
+            columns: slice = key[1]
+            return SimpleNamespace(any=lambda axis: Flags(any(words[columns]) for words in self.rows))
         self.full_looks += 1
         return Row(self.rows[key])
 
