@@ -8,9 +8,12 @@ import pytest
 from structuredllm_engine_patches.guided.dead_end import PROBED_WORDS, dead_rows, owners_of_first_rows
 
 
-class Row(list[int]):
+class Row:
+    def __init__(self, words: list[int]) -> None:
+        self._words = words
+
     def any(self) -> bool:
-        return any(self)
+        return any(self._words)
 
 
 class Flags(list[bool]):
