@@ -1,4 +1,4 @@
-"""A matcher that has refused a token is as good as new after `reset` and its old tokens, for proven backends."""
+"""A matcher that has refused a token is as good as new after `reset` and its old tokens."""
 
 import json
 from collections.abc import Callable
