@@ -111,9 +111,11 @@ def structured(number: int = 1) -> dict[str, Any]:
     }
 
 
-def responses(**more: Any) -> dict[str, Any]:
+def responses(name: str, **more: Any) -> dict[str, Any]:
+    """Return a request of the Responses API, which takes its id from the body."""
     text = {"format": {"type": "json_schema", "name": "p", "schema": schema_of(1, "x")}}
-    return {"model": "toy", "input": "Tell me about ann.", "max_output_tokens": 60, "text": text, **more}
+    body = {"model": "toy", "input": "Tell me about ann.", "max_output_tokens": 60, "text": text}
+    return {**body, "request_id": name, **more}
 
 
 def assert_error(found: Mapping[str, Any], kind: str, name: str) -> None:
@@ -132,13 +134,13 @@ def test_a_reject_ends_only_its_request_and_says_so_on_every_endpoint(engine: En
     whole = [
         ("/v1/chat/completions", chat(**structured()), "refuse-all-end-chat"),
         ("/v1/completions", greedy(1), "refuse-all-end-text"),
-        ("/v1/responses", responses(), "refuse-all-end-resp"),
+        ("/v1/responses", responses("refuse-all-end-resp"), "refuse-all-end-resp"),
         ("/v1/chat/completions", chat(**structured(), n=2), "refuse-3-5-7-9-end-n"),
     ]
     streams = [
         ("/v1/chat/completions", chat(**structured(), stream=True), "refuse-3-5-7-9-end-chat"),
         ("/v1/completions", {**greedy(1), "stream": True}, "refuse-all-end-text-stream"),
-        ("/v1/responses", responses(stream=True), "refuse-all-end-resp-stream"),
+        ("/v1/responses", responses("refuse-all-end-resp-stream", stream=True), "refuse-all-end-resp-stream"),
     ]
     bystanders = [
         ("/v1/chat/completions", chat(**structured(2)), "bystander"),
@@ -147,15 +149,14 @@ def test_a_reject_ends_only_its_request_and_says_so_on_every_endpoint(engine: En
     found = ask(engine, [*whole, *streams, *bystanders])
     for (path, _, name), response in zip(whole, found, strict=False):
         assert response.status_code == 500, (path, response.text)
-        # The Responses API gives its requests ids of its own.
-        assert_error(response.json()["error"], "grammar_rejected", "" if "responses" in path else name)
+        assert_error(response.json()["error"], "grammar_rejected", name)
     chat_events, text_events, responses_events = (events(response) for response in found[4:7])
     for stream, name in ((chat_events, streams[0][2]), (text_events, streams[1][2])):
         assert stream[-1] == "[DONE]"
         assert_error(json.loads(stream[-2])["error"], "grammar_rejected", name)
     last = json.loads(responses_events[-1])
     assert (last["type"], last["code"]) == ("error", "grammar_rejected")
-    assert_error(last["error"], "grammar_rejected", "")
+    assert_error(last["error"], "grammar_rejected", streams[2][2])
     assert [response.status_code for response in found[7:]] == [200, 200]
     assert engine.metric(REJECTS) - rejects == 8
     assert "rolled back 3 times" in found[0].json()["error"]["message"]
