@@ -33,6 +33,16 @@ def test_a_dead_end_ends_its_request_at_once(shape: Shape, grammar: str, install
     assert installation.observation.value(GRAMMAR_FAILURES, cause=Cause.GRAMMAR_DEAD_END) - before == 1
 
 
+def test_unnoticed_a_dead_end_looks_like_a_broken_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_end, "dead_rows", lambda bitmask: [])
+    engine = Engine(Shape())
+    engine.add("dead", [5, 6, 7], DEADS["at once"])
+    failure = decode(engine.run()["dead"].stop_reason)
+    assert failure is not None
+    assert failure.cause is Cause.GRAMMAR_REJECTED
+    assert engine.observation.value(GRAMMAR_REJECTS, backend="xgrammar") == 1
+
+
 def test_looking_for_dead_ends_costs_little() -> None:
     """128 rows of a vocabulary of 151,936 tokens; filling one such row takes some 50 microseconds."""
     bitmask = np.zeros((128, 151_936 // 32), dtype=np.int32)

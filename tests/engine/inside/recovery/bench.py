@@ -178,6 +178,7 @@ class Engine:
                 if isinstance(constraint, str)
                 else StructuredOutputsParams(json=json.dumps(constraint))
             )
+            outputs._backend = "xgrammar"
         request = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=prompt,
