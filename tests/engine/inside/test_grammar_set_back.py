@@ -17,6 +17,7 @@ from tests.engine.inside.recovery.bench import VOCABULARY, compiler
 
 SCHEMA = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 TEXT = b'{"a":12'
+WHOLE = TEXT + b"}"
 Mask = list[int]
 
 
@@ -58,10 +59,21 @@ def test_set_back_is_as_good_as_new(new: Callable[[], Any], length: int) -> None
         assert fresh.accept_tokens("r", [token])
         assert used.accept_tokens("r", [token])
     for _ in range(3):
-        assert not used.accept_tokens("r", [ord("~")])
+        assert not recovery._takes(used, "r", [ord("~")])
         assert recovery._set_back(used, Request(TEXT[:length]))
         assert mask_of(used) == mask_of(fresh)
         assert not used.is_terminated()
+    for grammar in (fresh, used):
+        assert all(recovery._takes(grammar, "r", [token]) for token in WHOLE[length:])
+    assert mask_of(used) == mask_of(fresh)
+
+
+def test_a_refused_token_breaks_guidances_matcher_for_good() -> None:
+    """Why it is asked first. When this fails, llguidance mends itself and the question can go."""
+    grammar = new_guidance()
+    assert not grammar.accept_tokens("r", [ord("~")])
+    grammar.reset()
+    assert grammar.accept_tokens("r", [ord("~")]), "vLLM's wrapper takes a broken matcher for a finished one"
 
 
 @pytest.mark.parametrize("new", [new_xgrammar, new_guidance])
