@@ -13,7 +13,8 @@ from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
 
 from structuredllm_engine_patches.guided.recovery import PROVEN_GRAMMARS
 from structuredllm_engine_patches.seams import recovery
-from tests.engine.inside.recovery.bench import VOCABULARY, compiler
+from tests.engine.inside.recovery.bench import compiler
+from tests.engine.inside.recovery.kv_executor import VOCABULARY
 
 SCHEMA = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
 TEXT = b'{"a":12'

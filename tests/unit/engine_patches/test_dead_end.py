@@ -13,7 +13,7 @@ class Row:
         self._words = words
 
     def any(self) -> bool:
-        return any(self._words)
+        return max(self._words, default=0) > 0
 
 
 class Flags(list[bool]):
