@@ -80,7 +80,7 @@ def test_the_request_ends_where_its_grammar_ends(sampling: dict[str, Any]) -> No
     world = World(seed=2)
     for number in range(6):
         world.add(f"r{number}", SCHEMA, **sampling)
-    world.add("plain", None, max_tokens=40, **sampling)
+    world.add("plain", None, max_tokens=110, **sampling)
     world.run()
     for number in range(6):
         record = world.records[f"r{number}"]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vllm.platforms import current_platform
+from vllm.utils import cpu_triton_utils
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.rejection_sampler import RejectionSampler
@@ -21,6 +23,23 @@ from tests.engine.inside.closed.world import VOCABULARY
 
 LAST_TOKEN = 5
 """Stands before every window; its id does not matter."""
+
+
+def expand(
+    output: Any, values: Any, ends: Any, replace_from: int, replace_to: int, MAX_NUM_TOKENS: int = 0
+) -> None:
+    """Write each request's value once per token, as the GPU's kernel does.
+
+    The CPU's (0.32) writes floats to a copy: temperatures would stay whatever the memory held.
+    """
+    counts = torch.diff(ends, prepend=torch.zeros(1, dtype=ends.dtype))
+    replaced = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
+    output.copy_(torch.repeat_interleave(replaced, counts))
+
+
+# As a worker does when it starts: the CPU's versions of the sampler's kernels.
+cpu_triton_utils._expand_kernel_impl = expand
+current_platform.register_triton_kernel_overrides()
 
 
 class SampledError(Exception):
