@@ -106,6 +106,10 @@ DRAINED_BATCHES = Counter(
     "structuredllm_engine_drained_batches",
     "Queued batches that the drain processed before a mask was built.",
 )
+UNVERIFIED_DRAFTS = Counter(
+    "structuredllm_engine_unverified_drafts",
+    "Drafts of structured requests that their grammar refused or never saw; no worker takes one.",
+)
 MASK_FILL = Histogram(
     "structuredllm_engine_mask_fill_seconds",
     "Time that the engine core's loop took to build the masks of one batch.",
@@ -133,6 +137,7 @@ METRICS: tuple[Metric, ...] = (
     GRAMMAR_FAILURES,
     STALE_MASKS,
     DRAINED_BATCHES,
+    UNVERIFIED_DRAFTS,
     MASK_FILL,
     IN_FLIGHT_STEPS,
     PIPELINE_SLOTS,
