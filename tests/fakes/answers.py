@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.fakes.modes import Mode
+from tests.fakes.modes import FakeScript, Mode
 from tests.fakes.schema_answers import UnsupportedSchemaError, answer_for, violation_of
 
 PLAIN_TEXT = "Hello from the fake engine."
@@ -27,6 +27,21 @@ def error_body(message: str, kind: str, code: int, param: str | None = None) -> 
 # A request whose grammar rejected a sampled token ends with the finish reason "error"; the server turns it
 # into exactly this body (HTTP 500, or an event of a stream that already answered 200).
 REJECT_BODY: Mapping[str, Any] = error_body("Internal server error", "InternalServerError", 500)
+# An engine with the patch package says why, with the same status and in the same places.
+NAMED_REJECT_BODY: Mapping[str, Any] = {
+    "error": {
+        "message": "The request's grammar refused a token that the engine had sampled.",
+        "type": "grammar_rejected",
+        "param": None,
+        "code": "grammar_rejected",
+        "request_id": "chatcmpl-fake",
+    }
+}
+
+
+def reject_body(script: FakeScript) -> Mapping[str, Any]:
+    """Return the body of a grammar reject."""
+    return NAMED_REJECT_BODY if script.names_causes else REJECT_BODY
 
 
 def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

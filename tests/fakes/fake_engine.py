@@ -226,7 +226,7 @@ class FakeEngine:
             answer = StreamedAnswer(chat, ident, body["model"], text, finish, count, usage, rejected)
             return await answer.send(request, self.script, mode)
         if rejected:
-            return web.json_response(dict(answers.REJECT_BODY), status=500)
+            return web.json_response(dict(answers.reject_body(self.script)), status=500)
         whole = answers.completion(
             chat=chat, ident=ident, model=body["model"], text=text, finish=finish, n=count
         )

@@ -48,6 +48,7 @@ class FakeScript:
         api_key: when set, /v1 requests without `Authorization: Bearer <api_key>` get 401.
         models: names that /v1/models lists and completions accept; empty = the engine's `model` alone.
         reject_after_chars: characters streamed before a grammar reject ends the stream.
+        names_causes: a grammar reject says so, as an engine with the patch package does.
     """
 
     per_request: tuple[Mode, ...] = ()
@@ -59,3 +60,4 @@ class FakeScript:
     api_key: str | None = None
     models: tuple[str, ...] = ()
     reject_after_chars: int = 0
+    names_causes: bool = False

@@ -56,7 +56,7 @@ class StreamedAnswer:
             if not self.rejected:
                 await _event(response, self._chunk(index, {}, self.finish))
         if self.rejected:
-            await _event(response, answers.REJECT_BODY)
+            await _event(response, answers.reject_body(script))
         elif self.usage:
             await _event(response, {**self._chunk(0, {}), "choices": [], "usage": answers.usage(self.text)})
         await response.write(b"data: [DONE]\n\n")

@@ -12,6 +12,8 @@ import jsonschema_rs
 from structuredllm_probe.strict_json import NotJsonError, SurroundedError, parse
 
 _DETAIL_CHARS = 200
+_NAMED_CAUSE = "grammar_"
+_NAMED_REJECT = "grammar_rejected"
 
 
 class Failure(StrEnum):
@@ -99,16 +101,19 @@ def result_of(answer: Answer, schema: Mapping[str, Any] | None) -> Result:
 def is_grammar_reject(status: int, error: Mapping[str, Any]) -> bool:
     """Tell whether an error of a structured request means that the grammar rejected a sampled token.
 
-    vLLM (0.32, entrypoints) answers a request whose finish reason is "error" with exactly the message
+    An engine with the patch package names the cause in `type`, also for causes that are none. vLLM (0.32,
+    entrypoints) without it answers a request whose finish reason is "error" with exactly the message
     "Internal server error", type InternalServerError, code 500, and no other failure of a single request
     with it; in a stream the same object follows HTTP 200. An error of the server that names the FSM or the
     grammar counts too; a 4xx does not: that is a schema the engine refuses to compile.
     """
-    code = error.get("code")
+    code, kind = error.get("code"), error.get("type")
+    if isinstance(kind, str) and kind.startswith(_NAMED_CAUSE):
+        return kind == _NAMED_REJECT
     if 400 <= status < 500 or (isinstance(code, int) and 400 <= code < 500):
         return False
     message = str(error.get("message", ""))
-    exact = (message, error.get("type"), code) == ("Internal server error", "InternalServerError", 500)
+    exact = (message, kind, code) == ("Internal server error", "InternalServerError", 500)
     return exact or "FSM" in message or "grammar" in message.lower()
 
 

@@ -153,6 +153,9 @@ def test_any_json_is_a_request_or_a_request_error(value: Any) -> None:
         ({"error": "grammar failed"}, True),
         ({"error": {"message": "CUDA error", "type": "InternalServerError", "code": 500}}, False),
         ({"error": {"message": "Internal server error", "type": "Other"}}, False),
+        ({"error": {"message": "x", "type": "grammar_rejected", "code": "grammar_rejected"}}, True),
+        ({"error": {"message": "The grammar is stuck.", "type": "grammar_dead_end"}}, False),
+        ({"error": {"message": "grammar", "type": "grammar_compiler_unavailable"}}, False),
     ],
 )
 def test_grammar_reject_is_told_from_other_failures(payload: Any, rejected: bool) -> None:
@@ -160,6 +163,25 @@ def test_grammar_reject_is_told_from_other_failures(payload: Any, rejected: bool
     assert found is not None
     assert found.is_grammar_reject is rejected
     assert found.code is None or isinstance(found.code, str)
+
+
+@pytest.mark.parametrize(
+    ("kind", "schemas_fault"),
+    [
+        ("grammar_dead_end", True),
+        ("grammar_unsupported", True),
+        ("grammar_compile_failed", True),
+        ("grammar_compile_timeout", True),
+        ("grammar_compile_memory", True),
+        ("grammar_rejected", False),
+        ("grammar_compiler_unavailable", False),
+        ("InternalServerError", False),
+    ],
+)
+def test_named_causes_that_lie_in_the_schema_are_known(kind: str, schemas_fault: bool) -> None:
+    found = engine_error({"error": {"message": "x", "type": kind, "code": kind}})
+    assert found is not None
+    assert found.is_schema_cause is found.is_about_schema is schemas_fault
 
 
 @pytest.mark.parametrize(

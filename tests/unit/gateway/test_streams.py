@@ -95,9 +95,10 @@ async def test_client_that_leaves_a_stream_cancels_the_engine() -> None:
         assert run.request_lines[0]["outcome"] == "client_closed"
 
 
-async def test_reject_before_the_first_part_is_tried_on_another_replica() -> None:
+@pytest.mark.parametrize("names_causes", [False, True])
+async def test_reject_before_the_first_part_is_tried_on_another_replica(names_causes: bool) -> None:
     async with (
-        FakeEngine(Mode.ALWAYS_REJECT) as bad,
+        FakeEngine(Mode.ALWAYS_REJECT, script=FakeScript(names_causes=names_causes)) as bad,
         FakeEngine() as good,
         gateway(pool_of(bad, good)) as run,
     ):
@@ -159,6 +160,32 @@ async def test_wrong_stream_ends_with_an_error_in_enforce_and_a_comment_in_obser
         errors = [item for item in data_of(events) if "error" in item]
         assert len(errors) == (1 if validation is ValidationMode.ENFORCE else 0)
         assert run.request_lines[0]["outcome"] == outcome
+
+
+@pytest.mark.parametrize("kind", ["grammar_dead_end", "grammar_compile_timeout"])
+async def test_a_schemas_fault_named_in_a_stream_is_refused_and_not_tried_again(kind: str) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        error = {"message": "It is stuck.", "type": kind, "param": None, "code": kind, "request_id": "c-1"}
+        await response.write(f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n".encode())
+        return response
+
+    async with serving(answer) as url, FakeEngine() as good, gateway(pool_of(url, good)) as run:
+        answered = await run.ask(structured(stream=True))
+        assert answered.status_code == 400
+        found = answered.json()["error"]
+        assert (found["code"], found["type"], found["message"]) == (
+            kind,
+            "invalid_request_error",
+            "It is stuck.",
+        )
+        assert answered.headers["x-structuredllm-outcome"] == "schema_rejected"
+        assert len(asked) == 1
+        assert good.received == []
 
 
 async def test_truncated_stream_passes_named() -> None:

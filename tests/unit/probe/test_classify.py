@@ -41,6 +41,20 @@ def _whole(text: str, finish: str | None = "stop") -> Answer:
             Outcome.GRAMMAR_REJECTED,
         ),
         (Answer(status=502, error={"message": "Grammar rejected tokens"}), Outcome.GRAMMAR_REJECTED),
+        (Answer(status=500, error={"message": "x", "type": "grammar_rejected"}), Outcome.GRAMMAR_REJECTED),
+        (
+            Answer(status=200, text="{", error={"message": "x", "type": "grammar_rejected", "code": "x"}),
+            Outcome.GRAMMAR_REJECTED,
+        ),
+        (Answer(status=400, error={"message": "grammar", "type": "grammar_dead_end"}), Outcome.HTTP_4XX),
+        (
+            Answer(status=200, error={"message": "grammar", "type": "grammar_compile_timeout"}),
+            Outcome.STREAM_ERROR,
+        ),
+        (
+            Answer(status=503, error={"message": "grammar", "type": "grammar_compiler_unavailable"}),
+            Outcome.HTTP_5XX,
+        ),
         (Answer(status=400, error={"message": "grammar does not compile"}), Outcome.HTTP_4XX),
         (Answer(status=200, error={"message": "grammar too big", "code": 400}), Outcome.STREAM_ERROR),
         (Answer(status=500, error={**_REJECT, "type": "Other"}), Outcome.HTTP_5XX),

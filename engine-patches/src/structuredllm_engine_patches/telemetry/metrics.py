@@ -7,6 +7,8 @@ these.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from structuredllm_engine_patches.guided.causes import Cause
+
 OTHER = "other"
 """Label value of whatever is not among a label's known values: label values must be few."""
 
@@ -66,6 +68,15 @@ GRAMMAR_REJECTS = Counter(
     "Requests ended because their grammar refused a sampled token.",
     {"backend": BACKENDS},
 )
+GRAMMAR_RECOVERIES = Counter(
+    "structuredllm_engine_grammar_recoveries",
+    "Sampled tokens that a grammar refused and whose request was rolled back and went on.",
+)
+GRAMMAR_FAILURES = Counter(
+    "structuredllm_engine_grammar_failures",
+    "Structured requests that ended in the engine core without an answer, by the cause that the client sees.",
+    {"cause": tuple(cause.value for cause in Cause)},
+)
 STALE_MASKS = Counter(
     "structuredllm_engine_stale_mask",
     "Masks built while an earlier token of their request was still in flight; must stay 0.",
@@ -95,6 +106,8 @@ STRUCTURED_REQUESTS = Gauge(
 
 METRICS: tuple[Metric, ...] = (
     GRAMMAR_REJECTS,
+    GRAMMAR_RECOVERIES,
+    GRAMMAR_FAILURES,
     STALE_MASKS,
     DRAINED_BATCHES,
     MASK_FILL,

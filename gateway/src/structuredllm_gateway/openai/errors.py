@@ -21,8 +21,20 @@ _TYPES_BY_STATUS: Mapping[int, str] = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-# vLLM 0.32 raises exactly this for a request whose finish reason is "error" (GenerationError), which on a
-# structured request is a token that the grammar did not accept. There is no field that says so.
+# An engine with the patch package names the cause in `type` (and again in `code`).
+_NAMED_CAUSE = "grammar_"
+_NAMED_REJECT = "grammar_rejected"
+_SCHEMA_CAUSES = frozenset(
+    {
+        "grammar_dead_end",
+        "grammar_unsupported",
+        "grammar_compile_failed",
+        "grammar_compile_timeout",
+        "grammar_compile_memory",
+    }
+)
+# vLLM 0.32 without it raises exactly this for a request whose finish reason is "error" (GenerationError),
+# which on a structured request is a token that the grammar did not accept. There is no field that says so.
 _REJECT_MESSAGE = "Internal server error"
 _REJECT_TYPE = "InternalServerError"
 _SCHEMA_WORDS = ("schema", "grammar", "structured", "guided", "response_format", "regex")
@@ -41,14 +53,21 @@ class EngineError:
     @property
     def is_grammar_reject(self) -> bool:
         """Whether, on a structured request, this is a token that the grammar rejected."""
+        if self.type.startswith(_NAMED_CAUSE):
+            return self.type == _NAMED_REJECT
         exact = self.message == _REJECT_MESSAGE and self.type == _REJECT_TYPE
         return exact or "FSM" in self.message or "grammar" in self.message.lower()
+
+    @property
+    def is_schema_cause(self) -> bool:
+        """Whether the engine named a cause that lies in the structure that was asked for."""
+        return self.type in _SCHEMA_CAUSES
 
     @property
     def is_about_schema(self) -> bool:
         """Whether a refusal (4xx) of a structured request is about the structure it asked for."""
         text = f"{self.message} {self.param or ''}".lower()
-        return any(word in text for word in _SCHEMA_WORDS)
+        return self.is_schema_cause or any(word in text for word in _SCHEMA_WORDS)
 
 
 def openai_type(status: int) -> str:

@@ -94,8 +94,12 @@ def status_error(
 
 def stream_error(exchange: Exchange, found: EngineError) -> GatewayError:
     """Return the error for an error event inside a stream."""
-    if exchange.request.structure is not None and found.is_grammar_reject:
-        return grammar_error()
+    if exchange.request.structure is not None:
+        if found.is_grammar_reject:
+            return grammar_error()
+        if found.is_schema_cause:
+            # The engine had answered 200 before it knew. Nothing may have been given out yet.
+            return _status_error(400, found, Outcome.SCHEMA_REJECTED, "the engine refused the schema")
     return UpstreamStreamError(found.message)
 
 
