@@ -24,7 +24,7 @@ from structuredllm_engine_patches.compiling.jobs import CompileJob, CompileResul
 from structuredllm_engine_patches.compiling.worker_handle import WorkerHandle
 from structuredllm_engine_patches.compiling.workers import Answered, Ended, Workers
 from structuredllm_engine_patches.guided import lanes
-from structuredllm_engine_patches.guided.causes import Cause, GrammarFailureError
+from structuredllm_engine_patches.guided.causes import Cause, GrammarFailureError, failure_of
 from structuredllm_engine_patches.guided.lanes import Lane, LaneLimits, Lanes, Refusal
 from structuredllm_engine_patches.guided.weight import weight_of
 
@@ -283,4 +283,5 @@ def _result_of(event: Answered) -> CompileResult | GrammarFailureError:
         return CompileResult(event.blob, float(str(event.header["seconds"])))
     if event.header.get("memory"):
         return GrammarFailureError(Cause.GRAMMAR_COMPILE_MEMORY)
-    return GrammarFailureError(Cause.GRAMMAR_COMPILE_FAILED, str(event.header["error"]))
+    failure = failure_of(ValueError(str(event.header["error"])))
+    return GrammarFailureError(failure.cause, failure.detail)

@@ -1,0 +1,66 @@
+"""p010: compile grammars in workers that can be killed.
+
+Upstream (vLLM 0.32, `XgrammarBackend`) compiles in threads of the engine core's process: nothing can stop
+one, and what it takes in time and memory is taken from everybody. The backend keeps all of its own code; its
+compiler is replaced.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from structuredllm_engine_patches.installation import Installation
+from structuredllm_engine_patches.seams.compile_pools import Role, close_pool, pool_of
+from structuredllm_engine_patches.seams.grammar_checks import build_validate, with_stand_ins, without_timeout
+from structuredllm_engine_patches.seams.remote_compiler import RemoteCompiler, SharedJobs
+
+Method = Callable[..., Any]
+
+PROBE_GRAMMAR = 'root ::= "a"'
+"""Compiled once, in process, to get at the tokenizer's data that upstream made."""
+
+
+def build(original: Method, installation: Installation) -> Method:
+    """Return the replacement of one of the targets."""
+    match original.__name__:
+        case "__post_init__":
+            return _build_post_init(original, installation)
+        case "compile_grammar":
+            return with_stand_ins(original, compile_regex_with_timeout=without_timeout)
+        case "destroy":
+            return _build_destroy(original, installation)
+        case "validate_xgrammar_grammar":
+            return build_validate(original, lambda: SharedJobs(pool_of(installation, Role.PARSE)))
+    raise ValueError(f"{original!r} is not one of the targets")
+
+
+def _build_post_init(original: Method, installation: Installation) -> Method:
+    @wraps(original)
+    def __post_init__(backend: Any) -> None:
+        original(backend)
+        backend.compiler = make_compiler(backend.compiler, installation)
+
+    return __post_init__
+
+
+def _build_destroy(original: Method, installation: Installation) -> Method:
+    @wraps(original)
+    def destroy(backend: Any) -> None:
+        close_pool(installation, Role.COMPILE)
+        original(backend)
+
+    return destroy
+
+
+def make_compiler(compiler: Any, installation: Installation) -> RemoteCompiler:
+    """Return the replacement of xgrammar's `GrammarCompiler`, for the same tokenizer and cache size."""
+    import xgrammar
+
+    tokenizer_info = compiler.compile_grammar(PROBE_GRAMMAR).tokenizer_info
+    pool = pool_of(installation, Role.COMPILE)
+    pool.load(tokenizer_info.serialize_json().encode())
+
+    def deserialize(blob: bytes) -> Any:
+        return xgrammar.CompiledGrammar.deserialize_json(blob.decode(), tokenizer_info)
+
+    return RemoteCompiler(SharedJobs(pool), deserialize, compiler.cache_limit_bytes)
