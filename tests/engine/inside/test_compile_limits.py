@@ -50,7 +50,7 @@ TAG = {
     },
 }
 OLD_TAG = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
-CONSTRAINTS = {
+CONSTRAINTS: dict[str, dict[str, Any]] = {
     "json": {"json": json.dumps(SCHEMA)},
     "json_object": {"json_object": True},
     "regex": {"regex": r"[a-z]{2,5}(-\d+)?"},
@@ -239,7 +239,7 @@ def test_bad_grammars_fail_with_their_own_words(manager: Any) -> None:
 
 def test_ten_bombs_hold_nobody_up(manager: Any) -> None:
     bombs = [start(manager, f"ten {n}", **bomb(10 + n)) for n in range(10)]
-    waits = []
+    waits: list[float] = []
     while not all(made.structured_output_request.is_grammar_ready for made in bombs):
         schema = {**SCHEMA, "$comment": f"{len(waits)}"}
         started = time.monotonic()

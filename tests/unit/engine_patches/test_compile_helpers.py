@@ -64,7 +64,7 @@ def test_cache_remembers_failures_for_a_while_and_not_too_many() -> None:
 
 
 def test_frames_survive_any_split() -> None:
-    sent = [({"id": 1, "x": "ä"}, b"blob"), ({"id": 2}, b""), ({}, bytes(range(256)))]
+    sent: list[frames.Frame] = [({"id": 1, "x": "ä"}, b"blob"), ({"id": 2}, b""), ({}, bytes(range(256)))]
     data = b"".join(frames.encode(header, blob) for header, blob in sent)
     for size in (1, 3, 7, len(data)):
         reader = frames.FrameReader()
