@@ -9,11 +9,12 @@ Run: python -m tools.gen_dashboards [--check]
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from structuredllm_engine_patches.telemetry.metrics import METRICS, Counter, Facts, Histogram, Metric
 from tools.paths import repo_root
 
 SCHEMA_VERSION = 39  # Grafana 11; older ones ignore what they do not know
@@ -221,6 +222,36 @@ ENGINE_PANELS = (
     ),
 )
 
+
+def _engine_panel(metric: Metric) -> Panel:
+    """Return the plain panel of an engine metric that has none of its own above."""
+    words = metric.name.removeprefix("structuredllm_engine_").removesuffix("_seconds").replace("_", " ")
+    title, by = words.capitalize(), ", ".join(("pod", *metric.labels))
+    if isinstance(metric, Histogram):
+        return Panel(title, metric.help, _quantiles(metric.name, NAMESPACE), unit="s")
+    if isinstance(metric, Counter):
+        return Panel(title, metric.help, (_rate(f"{metric.name}_total", NAMESPACE, by),), unit="ops")
+    if isinstance(metric, Facts):
+        query = Query(f"max by (namespace, {by}) ({metric.name}{{{NAMESPACE}}})")
+        return Panel(title, metric.help, (query,), kind="table", width=16)
+    legend = " ".join(f"{{{{{name}}}}}" for name in by.split(", "))
+    return Panel(title, metric.help, (Query(f"max by ({by}) ({metric.name}{{{NAMESPACE}}})", legend),))
+
+
+def _shown(panels: Sequence[Panel]) -> str:
+    return " ".join(query.expr for panel in panels for query in panel.queries)
+
+
+ALL_ENGINE_PANELS = (
+    *ENGINE_PANELS,
+    *(
+        _engine_panel(metric)
+        for metric in METRICS
+        if f"{metric.name}{{" not in _shown(ENGINE_PANELS)
+        and f"{metric.name}_total{{" not in _shown(ENGINE_PANELS)
+    ),
+)
+
 OPERATOR_PANELS = (
     Panel(
         "Bursts by verdict",
@@ -259,7 +290,7 @@ OPERATOR_PANELS = (
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     ("Are structured answers valid?", OVERVIEW),
     ("Gateway", GATEWAY_PANELS),
-    ("Engines", ENGINE_PANELS),
+    ("Engines", ALL_ENGINE_PANELS),
     ("Operator", OPERATOR_PANELS),
 )
 

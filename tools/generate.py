@@ -14,6 +14,7 @@ GENERATORS: tuple[tuple[str, ...], ...] = (
     ("-m", "tools.gen_values_schema"),
     ("-m", "tools.gen_dashboards"),
     ("-m", "structuredllm_engine_patches.render"),
+    ("-m", "tools.gen_engine_metrics"),
 )
 
 

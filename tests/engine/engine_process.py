@@ -94,6 +94,8 @@ def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "STRUCTUREDLLM_TEST_CPU_ASYNC": "1",
+        "STRUCTUREDLLM_TEST_FORK": "1",
+        "OMP_NUM_THREADS": "1",
         "STRUCTUREDLLM_TELEMETRY_HOST": "127.0.0.1",
         **extra,
     }

@@ -23,8 +23,10 @@ def synchronous_answers(engine_env: Path, toy_model: Path) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def patched(engine_env: Path, toy_model: Path, synchronous_answers: list[Answer]) -> Iterator[Engine]:
+    # Spawned, not forked, as on a GPU: each process loads the patches anew.
+    env = {**REQUIRED, "STRUCTUREDLLM_TEST_FORK": "0"}
     with running_engine(
-        "patched", engine_env, toy_model, env=REQUIRED, arguments=("--async-scheduling",)
+        "patched", engine_env, toy_model, env=env, arguments=("--async-scheduling",)
     ) as engine:
         yield engine
 

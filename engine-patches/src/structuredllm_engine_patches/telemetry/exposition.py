@@ -13,7 +13,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.core import Metric as Family
 
-from structuredllm_engine_patches.telemetry.metrics import METRICS, Counter, Histogram, Metric
+from structuredllm_engine_patches.telemetry.metrics import (
+    METRICS,
+    PATCH_INFO,
+    Counter,
+    Facts,
+    Histogram,
+    Metric,
+)
 from structuredllm_engine_patches.telemetry.observation import Observation, PatchState
 
 
@@ -67,37 +74,30 @@ class _ViewCollector:
 
     def collect(self) -> Iterable[Family]:
         """Yield the metric families with their values of this moment."""
-        yield _patch_info(self._view)
-        yield _topology_info(self._view.facts)
         for metric in METRICS:
-            yield _family(metric, self._view.observation)
+            if isinstance(metric, Facts):
+                yield _facts_family(metric, self._view)
+            else:
+                yield _family(metric, self._view.observation)
 
 
-def _patch_info(view: EngineView) -> Family:
-    info = GaugeMetricFamily(
-        "structuredllm_engine_patch_info",
-        "State of each patch in this engine core, always 1.",
-        labels=["id", "vllm", "state"],
-    )
-    for patch in view.patches():
-        info.add_metric([patch.patch_id, view.facts.vllm_version, patch.state.value], 1)
-    return info
-
-
-def _topology_info(facts: EngineFacts) -> Family:
-    labels = {
-        "tensor_parallel_size": str(facts.tensor_parallel_size),
-        "pipeline_parallel_size": str(facts.pipeline_parallel_size),
-        "data_parallel_size": str(facts.data_parallel_size),
-        "async_scheduling": str(facts.async_scheduling).lower(),
-        "backend": facts.structured_outputs_backend,
-    }
-    info = GaugeMetricFamily(
-        "structuredllm_engine_topology_info",
-        "Sizes of the engine's parallel groups and how it schedules, always 1.",
-        labels=list(labels),
-    )
-    info.add_metric(list(labels.values()), 1)
+def _facts_family(metric: Facts, view: EngineView) -> Family:
+    facts = view.facts
+    info = GaugeMetricFamily(metric.name, metric.help, labels=list(metric.labels))
+    if metric is PATCH_INFO:
+        for patch in view.patches():
+            info.add_metric([patch.patch_id, facts.vllm_version, patch.state.value], 1)
+    else:
+        info.add_metric(
+            [
+                str(facts.tensor_parallel_size),
+                str(facts.pipeline_parallel_size),
+                str(facts.data_parallel_size),
+                str(facts.async_scheduling).lower(),
+                facts.structured_outputs_backend,
+            ],
+            1,
+        )
     return info
 
 

@@ -63,6 +63,27 @@ class Histogram(Metric):
     buckets: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True)
+class Facts(Metric):
+    """Always 1; its labels say what does not change while the engine core runs (no known values listed)."""
+
+
+PATCH_INFO = Facts(
+    "structuredllm_engine_patch_info",
+    "State of each patch in this engine core, always 1.",
+    {"id": (), "vllm": (), "state": ("active", "skipped", "disabled")},
+)
+TOPOLOGY_INFO = Facts(
+    "structuredllm_engine_topology_info",
+    "Sizes of the engine's parallel groups and how it schedules, always 1.",
+    {
+        "tensor_parallel_size": (),
+        "pipeline_parallel_size": (),
+        "data_parallel_size": (),
+        "async_scheduling": ("true", "false"),
+        "backend": (),
+    },
+)
 GRAMMAR_REJECTS = Counter(
     "structuredllm_engine_grammar_rejects",
     "Requests ended because their grammar refused a sampled token.",
@@ -123,6 +144,8 @@ STRUCTURED_REQUESTS = Gauge(
 )
 
 METRICS: tuple[Metric, ...] = (
+    PATCH_INFO,
+    TOPOLOGY_INFO,
     GRAMMAR_REJECTS,
     GRAMMAR_RECOVERIES,
     GRAMMAR_FAILURES,
@@ -138,5 +161,3 @@ METRICS: tuple[Metric, ...] = (
     PIPELINE_SLOTS_USED,
     STRUCTURED_REQUESTS,
 )
-"""All of them but `structuredllm_engine_patch_info` and `structuredllm_engine_topology_info`, whose labels
-are facts of the engine."""

@@ -4,6 +4,7 @@ The CPU executes in order, so an event is always done and a stream never has to 
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -93,6 +94,10 @@ def _keep_async_scheduling() -> None:
         asked = vllm_config.scheduler_config.async_scheduling
         original(cls, vllm_config)
         vllm_config.scheduler_config.async_scheduling = asked
+        if os.environ.get("STRUCTUREDLLM_TEST_FORK") == "1":
+            # The platform wants each process to import vLLM anew. Forked ones share what the first imported:
+            # on two cores five processes start in a third of the time and a third of the memory.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 
