@@ -39,6 +39,18 @@ SCHEMA: dict[str, Any] = {
     "required": ["name", "age", "why"],
     "additionalProperties": False,
 }
+WIDE = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(100)}}
+"""Cheaper compiled twice than sent."""
+
+LARGE = {
+    "type": "object",
+    "properties": {
+        f"p{n}": {"type": "object", "properties": {"s": {"type": "string", "maxLength": 200}}}
+        for n in range(30)
+    },
+}
+"""The same, and slow."""
+
 TAG = {
     "type": "structural_tag",
     "format": {
@@ -49,9 +61,23 @@ TAG = {
         ],
     },
 }
-OLD_TAG = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
+OLD_WIDE = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(100)}}
+"""Cheaper compiled twice than sent."""
+
+LARGE = {
+    "type": "object",
+    "properties": {
+        f"p{n}": {"type": "object", "properties": {"s": {"type": "string", "maxLength": 200}}}
+        for n in range(30)
+    },
+}
+"""The same, and slow."""
+
+TAG = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
 CONSTRAINTS: dict[str, dict[str, Any]] = {
     "json": {"json": json.dumps(SCHEMA)},
+    "wide": {"json": json.dumps(WIDE)},
+    "large": {"json": json.dumps(LARGE)},
     "json_object": {"json_object": True},
     "regex": {"regex": r"[a-z]{2,5}(-\d+)?"},
     "choice": {"choice": ["yes", "no\nplease", 'a "b"']},
@@ -206,7 +232,7 @@ def test_a_bomb_ends_at_its_time_limit_and_its_process_is_gone(manager: Any, lim
     time.sleep(0.2)
     assert set(running) - set(compile_processes()), "the process that compiled it is still there"
     assert not isinstance(grammar_of(start(manager, "next", regex="next[a-z]")), Exception)
-    assert left_behind()[0] <= before[0] + 1, "a thread was left behind"
+    assert left_behind()[0] <= before[0] + 2, "a thread was left behind"
     assert len(left_behind()[1]) <= len(before[1]) + 2
 
 
@@ -271,11 +297,11 @@ def test_twenty_slow_compilations_leave_memory_and_threads_as_they_were(manager:
     before = resident_mib()
     for number in range(1, 21):
         slow(number)
-    manager.backend.compiler._cache = type(manager.backend.compiler._cache)(0)
+    manager.backend.compiler._cache = type(manager.backend.compiler._cache)(1 << 29)
     grown = resident_mib() - before
     assert grown < 64, f"{grown:.0f} MiB"
     after = left_behind()
-    assert after[0] <= threads + 1
+    assert after[0] <= threads + 2, "at most the two threads for slow ones"
     assert len(after[1]) <= len(descriptors) + 2
 
 
@@ -285,6 +311,7 @@ def test_what_was_compiled_is_kept(manager: Any, limits: Installation) -> None:
         return sum(found.counts) if found else 0
 
     grammar_of(start(manager, "first", regex="kept[a-z]{3}"))
+    time.sleep(0.1)
     count = compilations()
     assert count > 0
     again = grammar_of(start(manager, "second", regex="kept[a-z]{3}"))

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -68,8 +68,16 @@ def jobs(pool: Pool, now: list[float]) -> SharedJobs:
 
 
 @pytest.fixture
-def compiler(jobs: SharedJobs) -> RemoteCompiler:
-    return RemoteCompiler(jobs, lambda blob: Grammar(blob.decode()), cache_bytes=25)
+def compiler(jobs: SharedJobs) -> Iterator[RemoteCompiler]:
+    made = RemoteCompiler(
+        jobs,
+        lambda blob: Grammar(blob.decode()),
+        lambda job: Grammar(f"{job.spec} here {threading.current_thread().name[:4]}"),
+        ThreadPoolExecutor(1, "slow"),
+        cache_bytes=25,
+    )
+    yield made
+    made.close()
 
 
 def test_every_kind_is_sent_with_its_options(compiler: RemoteCompiler, pool: Pool) -> None:
@@ -102,6 +110,24 @@ def test_a_grammar_is_compiled_once_while_it_is_kept(compiler: RemoteCompiler, p
     compiler.compile_regex("c")
     assert len(pool.jobs) == 3
     assert compiler.compile_regex("a") is not first
+
+
+@pytest.mark.parametrize(("seconds", "thread"), [(0.01, "Main"), (1.0, "slow")])
+def test_what_is_cheaper_compiled_than_sent_is_compiled_here(
+    compiler: RemoteCompiler, pool: Pool, seconds: float, thread: str
+) -> None:
+    pool.outcome = lambda job: CompileResult(b"", seconds, here=True)
+    made = compiler.compile_regex("a")
+    assert made.text == f"a here {thread}"
+    assert compiler.compile_regex("a") is made
+    assert len(pool.jobs) == 1
+
+
+def test_a_grammar_that_was_sent_counts_with_all_of_its_bytes(compiler: RemoteCompiler, pool: Pool) -> None:
+    compiler.compile_regex("x" * 20)
+    compiler.compile_regex("y" * 20)
+    compiler.compile_regex("x" * 20)
+    assert len(pool.jobs) == 3
 
 
 def test_equal_jobs_under_way_are_one(jobs: SharedJobs, pool: Pool) -> None:
@@ -225,8 +251,6 @@ def request(validate: Callable[[Any], None], regex: str) -> Any:
 @pytest.fixture
 def llm(validate: Callable[[Any], None]) -> Llm:
     made = Llm(validate)
-    from concurrent.futures import ThreadPoolExecutor
-
     setattr(made, validate_ahead.THREADS_ATTRIBUTE, ThreadPoolExecutor(1))
     return made
 

@@ -75,9 +75,12 @@ class CompileResult:
     """A finished job.
 
     Attributes:
-        blob: the serialized grammar; empty for a parse.
+        blob: the serialized grammar; empty for a parse and for one to be compiled here.
         seconds: time that the worker took.
+        here: it compiles within the limits, and doing that again in the caller's process is cheaper than
+            sending it.
     """
 
     blob: bytes
     seconds: float
+    here: bool = False

@@ -280,7 +280,8 @@ def _crash(code: int | None) -> GrammarFailureError:
 
 def _result_of(event: Answered) -> CompileResult | GrammarFailureError:
     if "error" not in event.header:
-        return CompileResult(event.blob, float(str(event.header["seconds"])))
+        seconds = float(str(event.header["seconds"]))
+        return CompileResult(event.blob, seconds, here=bool(event.header.get("here")))
     if event.header.get("memory"):
         return GrammarFailureError(Cause.GRAMMAR_COMPILE_MEMORY)
     failure = failure_of(ValueError(str(event.header["error"])))

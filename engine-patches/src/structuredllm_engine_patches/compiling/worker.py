@@ -16,8 +16,8 @@ from collections.abc import Callable
 from structuredllm_engine_patches.compiling import frames
 from structuredllm_engine_patches.compiling.jobs import CompileJob, job_of
 
-RunJob = Callable[[CompileJob], bytes]
-"""Does a job and returns the result's bytes; any exception is an answer."""
+RunJob = Callable[[CompileJob], bytes | None]
+"""Does a job and returns the result's bytes, or None for `CompileResult.here`; any exception is an answer."""
 
 MAX_ERROR_CHARACTERS = 1000
 _PR_SET_PDEATHSIG = 1
@@ -61,10 +61,12 @@ def serve(connection: socket.socket, run: RunJob, max_result_bytes: int) -> None
 def _answer(header: dict[str, object], blob: bytes, run: RunJob, max_result_bytes: int) -> bytes:
     started = time.perf_counter()
     answer: dict[str, object] = {"id": header["id"]}
-    result = b""
+    result: bytes | None = b""
     try:
         result = run(job_of(header, blob))
-        if len(result) > max_result_bytes:
+        if result is None:
+            answer["here"] = True
+        elif len(result) > max_result_bytes:
             raise MemoryError(f"the compiled grammar has {len(result)} bytes, more than {max_result_bytes}")
     except Exception as error:  # every failure of a job is its answer
         text = str(error) or type(error).__name__
@@ -72,4 +74,4 @@ def _answer(header: dict[str, object], blob: bytes, run: RunJob, max_result_byte
         answer["memory"] = isinstance(error, MemoryError) or "bad_alloc" in text
         result = b""
     answer["seconds"] = time.perf_counter() - started
-    return frames.encode(answer, result)
+    return frames.encode(answer, result or b"")

@@ -5,16 +5,25 @@ one, and what it takes in time and memory is taken from everybody. The backend k
 compiler is replaced.
 """
 
+import contextlib
+import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from typing import Any
 
+from structuredllm_engine_patches.compiling.worker_handle import LOWEST_PRIORITY
+from structuredllm_engine_patches.compiling.xgrammar_jobs import MAX_THREADS, compile_job
 from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.seams.compile_pools import Role, close_pool, pool_of
 from structuredllm_engine_patches.seams.grammar_checks import build_validate, with_stand_ins, without_timeout
 from structuredllm_engine_patches.seams.remote_compiler import RemoteCompiler, SharedJobs
 
 Method = Callable[..., Any]
+
+SLOW_THREADS = 2
+"""For compilations that a worker has shown to end and that are cheaper repeated than sent."""
 
 PROBE_GRAMMAR = 'root ::= "a"'
 """Compiled once, in process, to get at the tokenizer's data that upstream made."""
@@ -47,6 +56,7 @@ def _build_destroy(original: Method, installation: Installation) -> Method:
     @wraps(original)
     def destroy(backend: Any) -> None:
         close_pool(installation, Role.COMPILE)
+        backend.compiler.close()
         original(backend)
 
     return destroy
@@ -59,8 +69,21 @@ def make_compiler(compiler: Any, installation: Installation) -> RemoteCompiler:
     tokenizer_info = compiler.compile_grammar(PROBE_GRAMMAR).tokenizer_info
     pool = pool_of(installation, Role.COMPILE)
     pool.load(tokenizer_info.serialize_json().encode())
+    here = xgrammar.GrammarCompiler(tokenizer_info, max_threads=MAX_THREADS, cache_enabled=False)
 
     def deserialize(blob: bytes) -> Any:
         return xgrammar.CompiledGrammar.deserialize_json(blob.decode(), tokenizer_info)
 
-    return RemoteCompiler(SharedJobs(pool), deserialize, compiler.cache_limit_bytes)
+    return RemoteCompiler(
+        SharedJobs(pool),
+        deserialize,
+        lambda job: compile_job(here, xgrammar, job),
+        ThreadPoolExecutor(SLOW_THREADS, "structuredllm-compile-slow", _lower_priority),
+        compiler.cache_limit_bytes,
+    )
+
+
+def _lower_priority() -> None:
+    """Give the calling thread, and those that it starts, the lowest priority."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

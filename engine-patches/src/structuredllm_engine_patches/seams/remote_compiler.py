@@ -1,15 +1,17 @@
 """The compiler of vLLM's xgrammar backend, replaced by one whose work is done in the compile pool.
 
 Upstream (vLLM 0.32, `XgrammarBackend`) calls `compile_*` of xgrammar's `GrammarCompiler` and makes a matcher
-of the result; this one has the same methods and returns xgrammar's own `CompiledGrammar`, which has come
-out of a worker as JSON. What was compiled is kept, as xgrammar's compiler keeps it, within the same limit.
+of the result; this one has the same methods and returns xgrammar's own `CompiledGrammar`. It has come out of
+a worker as JSON, or it is compiled here after a worker has shown that it can be: some grammars are a hundred
+times slower to send than to compile again (`xgrammar_jobs.transfer_seconds`). What was compiled is kept, as
+xgrammar's compiler keeps it, within the same limit.
 """
 
 import json
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from structuredllm_engine_patches.compiling.attempts import result_of
@@ -20,6 +22,9 @@ from structuredllm_engine_patches.guided.compile_cache import CompileCache
 
 WAIT_SECONDS = 3600.0
 """Where a caller cannot be attempted anew it waits; the pool ends every job long before this."""
+
+QUICK_SECONDS = 0.05
+"""A compilation that took a worker longer is repeated in threads of its own."""
 
 LASTING = (Cause.GRAMMAR_COMPILE_FAILED, Cause.GRAMMAR_COMPILE_TIMEOUT, Cause.GRAMMAR_COMPILE_MEMORY)
 """Causes that the same grammar would meet again."""
@@ -69,14 +74,26 @@ class RemoteCompiler:
     Args:
         jobs: runs and shares the jobs.
         deserialize: makes a `CompiledGrammar` of a result's bytes.
+        compile_here: makes one of a job, in this process.
+        slow_threads: for those that take long.
         cache_bytes: bound of the kept grammars.
     """
 
-    def __init__(self, jobs: SharedJobs, deserialize: Callable[[bytes], Any], cache_bytes: int) -> None:
+    def __init__(
+        self,
+        jobs: SharedJobs,
+        deserialize: Callable[[bytes], Any],
+        compile_here: Callable[[CompileJob], Any],
+        slow_threads: Executor,
+        cache_bytes: int,
+    ) -> None:
         self._jobs = jobs
         self._deserialize = deserialize
+        self._compile_here = compile_here
+        self._slow_threads = slow_threads
         self._lock = threading.Lock()
         self._cache: CompileCache[Any] = CompileCache(cache_bytes)
+        self._here: dict[CompileJob, Future[Any]] = {}
 
     def compile_json_schema(
         self, schema: str, *, any_whitespace: bool = True, separators: tuple[str, str] | None = None
@@ -103,20 +120,48 @@ class RemoteCompiler:
             return self._compile(Kind.STRUCTURAL_TAG, tag)
         return self._compile(Kind.STRUCTURAL_TAG_TRIGGERS, older_tags(tag, triggers))
 
+    def close(self) -> None:
+        """End the threads."""
+        self._slow_threads.shutdown(wait=False, cancel_futures=True)
+
     def _compile(self, kind: Kind, spec: str, options: str = "{}") -> Any:
         job = CompileJob(Task.COMPILE, kind, spec, options)
-        with self._lock:
-            kept = self._cache.get(job)
+        kept = self._kept(job)
         if kept is not None:
             return kept
         result = result_of(job, lambda: self._jobs.start(job), WAIT_SECONDS)
+        if result.here and result.seconds > QUICK_SECONDS:
+            # In a thread that the other requests do not need.
+            return result_of(("here", job), lambda: self._start_here(job), WAIT_SECONDS)
         with self._lock:
             # Of several requests that waited for one run, the first makes the grammar for all.
             kept = self._cache.get(job)
             if kept is None:
-                kept = self._deserialize(result.blob)
-                self._cache.put(job, kept, kept.memory_size_bytes)
+                kept = self._compile_here(job) if result.here else self._deserialize(result.blob)
+                # One that was sent has a copy of its automaton for each rule, which xgrammar does not count.
+                self._cache.put(job, kept, max(kept.memory_size_bytes, len(result.blob)))
         return kept
+
+    def _kept(self, job: CompileJob) -> Any:
+        with self._lock:
+            return self._cache.get(job)
+
+    def _start_here(self, job: CompileJob) -> "Future[Any]":
+        with self._lock:
+            future = self._here.get(job)
+            if future is None:
+                future = self._here[job] = self._slow_threads.submit(self._compile_slowly, job)
+        return future
+
+    def _compile_slowly(self, job: CompileJob) -> Any:
+        try:
+            made = self._compile_here(job)
+            with self._lock:
+                self._cache.put(job, made, made.memory_size_bytes)
+        finally:
+            with self._lock:
+                del self._here[job]
+        return made
 
 
 def older_tags(tags: list[Any], triggers: list[str]) -> str:
