@@ -61,19 +61,7 @@ TAG = {
         ],
     },
 }
-OLD_WIDE = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(100)}}
-"""Cheaper compiled twice than sent."""
-
-LARGE = {
-    "type": "object",
-    "properties": {
-        f"p{n}": {"type": "object", "properties": {"s": {"type": "string", "maxLength": 200}}}
-        for n in range(30)
-    },
-}
-"""The same, and slow."""
-
-TAG = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
+OLD_TAG = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
 CONSTRAINTS: dict[str, dict[str, Any]] = {
     "json": {"json": json.dumps(SCHEMA)},
     "wide": {"json": json.dumps(WIDE)},
