@@ -72,7 +72,9 @@ def _build_add_request(original: AsyncMethod) -> AsyncMethod:
         try:
             return await original(llm, request_id, prompt, params, *args, **kwargs)
         finally:
-            RESULTS.reset(token)
+            # A generator that is closed from elsewhere ends in another context.
+            with contextlib.suppress(ValueError):
+                RESULTS.reset(token)
 
     return add_request
 
