@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from structuredllm_engine_patches.registry import PATCHES
 from tests.engine.engine_process import log_folder, running_engine
 from tests.engine.traffic import burst, summary
 
@@ -24,11 +25,7 @@ def test_unpatched_engine_rejects_cold_structured_requests(engine_env: Path, toy
         assert engine.metric("structuredllm_engine_stale_mask_total") > 0
         assert engine.metric("structuredllm_engine_drained_batches_total") == 0
         states = {p["id"]: p["state"] for p in engine.info()["patches"]}  # type: ignore[attr-defined]
-        assert states == {
-            "p001-batch-queue-drain": "disabled",
-            "p002-allow-v1-pp-async": "disabled",
-            "p003-telemetry": "active",
-        }
+        assert states == {patch.id: "active" if patch.always else "disabled" for patch in PATCHES}
 
 
 @pytest.mark.parametrize("mutation", ["no-drain"])

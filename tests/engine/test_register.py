@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
+from structuredllm_engine_patches.registry import PATCHES
 from tests.engine.engine_process import engine_environment
 
 SCRIPT = Path(__file__).parent / "scripts" / "register_checks.py"
-ALL_ACTIVE = {
-    "p001-batch-queue-drain": ["active", ""],
-    "p002-allow-v1-pp-async": ["active", ""],
-    "p003-telemetry": ["active", ""],
-}
+ALL_ACTIVE = {patch.id: ["active", ""] for patch in PATCHES}
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +48,7 @@ def test_required_and_optional_apply_all_once_and_revert(results: dict[str, Any]
 
 def test_disabled_applies_telemetry_only(results: dict[str, Any]) -> None:
     assert {k: v[0] for k, v in results["disabled"]["states"].items()} == {
-        "p001-batch-queue-drain": "disabled",
-        "p002-allow-v1-pp-async": "disabled",
-        "p003-telemetry": "active",
+        patch.id: "active" if patch.always else "disabled" for patch in PATCHES
     }
     assert [k for k, applied in results["disabled"]["applied"].items() if applied] == ["p003-telemetry"]
 

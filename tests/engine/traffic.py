@@ -12,7 +12,13 @@ import jsonschema_rs
 from tests.engine.engine_process import MODEL_NAME
 
 REQUEST_TIMEOUT_SECONDS = 240.0
-REJECT_BODY = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
+ANONYMOUS_REJECT = {
+    "message": "Internal server error",
+    "type": "InternalServerError",
+    "param": None,
+    "code": 500,
+}
+"""What an engine without the patches says of a reject."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +93,15 @@ async def _one(
     )
 
 
+def is_reject(error: Any) -> bool:
+    """Tell whether an engine's error object means a grammar reject, with or without the patches."""
+    return error == ANONYMOUS_REJECT or (isinstance(error, dict) and error.get("type") == "grammar_rejected")
+
+
 def _classify(
     status: int, error: Any, text: str, finish: str | None, schema: dict[str, Any], structured: bool
 ) -> str:
-    if error == REJECT_BODY:
+    if is_reject(error):
         return "rejected"
     if error is not None or status != 200:
         return f"{status} {error}"

@@ -13,7 +13,7 @@ from structuredllm_engine_patches import compat
 from structuredllm_engine_patches import patch as patching
 from structuredllm_engine_patches.errors import EnginePatchError
 from structuredllm_engine_patches.import_hook import ImportHook, find_hook
-from structuredllm_engine_patches.patch import Fit, Patch
+from structuredllm_engine_patches.patch import Fit, Patch, Process
 from structuredllm_engine_patches.settings import Policy, Settings, read_settings
 from structuredllm_engine_patches.telemetry.observation import Observation, PatchState, State
 
@@ -40,7 +40,7 @@ class Installation:
         self._found_version = vllm_version
         self._patches = tuple(patches)
         self._hook = ImportHook(self)
-        self._states = {p.id: PatchState(p.id, State.SKIPPED, NOT_IMPORTED) for p in patches}
+        self._states = {p.id: _initial_state(p) for p in patches}
 
     @property
     def package_version(self) -> str:
@@ -107,6 +107,13 @@ class Installation:
             self.logger.error("%s", error)
             raise error
         self.logger.warning("skipped: %s", error)
+
+
+def _initial_state(patch: Patch) -> PatchState:
+    """Return the state until the target's module is imported, as an engine core's /info has to show it."""
+    if Process.ENGINE_CORE in patch.processes:
+        return PatchState(patch.id, State.SKIPPED, NOT_IMPORTED)
+    return PatchState(patch.id, State.ELSEWHERE, f"takes effect in: {', '.join(patch.processes)}")
 
 
 def install(environ: Mapping[str, str] | None = None) -> Installation:

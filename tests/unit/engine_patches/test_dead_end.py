@@ -30,7 +30,7 @@ class Matrix:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, tuple):
-            return SimpleNamespace(any=lambda axis: Flags(any(row[key[1]]) for row in self.rows))
+            return SimpleNamespace(any=lambda axis: Flags(any(words[key[1]]) for words in self.rows))
         self.full_looks += 1
         return Row(self.rows[key])
 

@@ -1,5 +1,6 @@
 """The cause's way: into the last output's stop reason, through the finish reason, onto the exception."""
 
+import asyncio
 import copy
 import json
 import logging
@@ -185,3 +186,55 @@ def test_a_cause_is_found_through_the_errors_that_hid_it() -> None:
         raise_hidden()
     assert error_responses.known_in_chain(caught.value) == (Failure(Cause.GRAMMAR_REJECTED), "r")
     assert error_responses.known_in_chain(KeyError("other")) is None
+
+
+class ResponsesServing:
+    """As much of `OpenAIServingResponses` as its seams touch."""
+
+    def __init__(self) -> None:
+        self.response_store_lock = asyncio.Lock()
+        self.response_store = {"r": SimpleNamespace(status="in_progress")}
+
+    def _raise_if_error(self, finish_reason: Any, request_id: str) -> None:
+        if finish_reason == "error":
+            raise failing()
+
+
+def failing() -> Exception:
+    error = ValueError("why")
+    error_bodies.attach(error, Failure(Cause.GRAMMAR_REJECTED), "r")
+    return error
+
+
+RESPONSES_REQUEST = SimpleNamespace(request_id="r")
+
+
+async def test_a_failed_background_response_is_stored_as_failed() -> None:
+    async def _run_background_request(serving: Any, request: Any, error: Exception) -> None:
+        raise error
+
+    run, serving = error_responses.build(_run_background_request), ResponsesServing()
+    with pytest.raises(KeyError):
+        await run(serving, RESPONSES_REQUEST, KeyError("other"))
+    assert serving.response_store["r"].status == "in_progress"
+    await run(serving, RESPONSES_REQUEST, failing())
+    assert serving.response_store["r"].status == "failed"
+    serving.response_store["r"].status = "cancelled"
+    await run(serving, RESPONSES_REQUEST, failing())
+    assert serving.response_store["r"].status == "cancelled"
+
+
+async def test_every_context_of_a_failed_response_raises() -> None:
+    async def responses_full_generator(serving: Any, request: Any, *args: Any, **kwargs: Any) -> str:
+        return "completed"
+
+    full, serving = error_responses.build(responses_full_generator), ResponsesServing()
+    fine, failed = SimpleNamespace(finish_reason="stop"), SimpleNamespace(finish_reason="error")
+    assert await full(serving, RESPONSES_REQUEST, "params", "results", fine) == "completed"
+    assert await full(serving, RESPONSES_REQUEST, "params", "results", SimpleNamespace()) == "completed"
+    for call in (
+        full(serving, RESPONSES_REQUEST, "params", "results", failed),
+        full(serving, RESPONSES_REQUEST, context=failed),
+    ):
+        with pytest.raises(ValueError, match="why"):
+            await call

@@ -44,7 +44,11 @@ def right_fingerprint() -> str:
 
 
 def make_patch(
-    *, fingerprint: str | None = None, always: bool = False, versions: tuple[str, ...] = ("1.0",)
+    *,
+    fingerprint: str | None = None,
+    always: bool = False,
+    versions: tuple[str, ...] = ("1.0",),
+    processes: tuple[Process, ...] = (Process.ENGINE_CORE,),
 ) -> Patch:
     fit = Fit(
         targets=(TARGET,),
@@ -53,7 +57,7 @@ def make_patch(
     return Patch(
         id="p900-test",
         title="test",
-        processes=(Process.ENGINE_CORE,),
+        processes=processes,
         fits=dict.fromkeys(versions, fit),
         why="test",
         upstream="https://example.org",
@@ -100,6 +104,17 @@ def test_applies_when_the_module_is_imported_later_and_does_not_import_it(
     assert call() == ["upstream", "patched"]
     assert installation.state_of("p900-test") is State.ACTIVE
     assert type(importlib.import_module(MODULE).__spec__.loader).__name__ == "SourceFileLoader"  # type: ignore[union-attr]
+
+
+def test_a_patch_of_other_processes_is_elsewhere_until_its_module_is_imported(
+    install: Callable[..., Installation],
+) -> None:
+    installation = install(make_patch(processes=(Process.FRONT_END, Process.WORKER)))
+    (state,) = installation.states()
+    assert state.state is State.ELSEWHERE
+    assert state.reason == "takes effect in: front-end, worker"
+    assert call() == ["upstream", "patched"]
+    assert installation.state_of("p900-test") is State.ACTIVE
 
 
 def test_applied_twice_is_the_same_and_reverted_is_the_original(install: Callable[..., Installation]) -> None:

@@ -13,6 +13,12 @@ from tests.unit.operator.builders import info, spec
     ("changes", "status", "reason", "words"),
     [
         ({}, "True", "Verified", "active patches: p001"),
+        (
+            {"patches": (PatchState("p001", "active"), PatchState("p020", "elsewhere", "front-end"))},
+            "True",
+            "Verified",
+            "active patches: p001",
+        ),
         ({"patches": (PatchState("p001", "skipped", "no fit"),)}, "False", "PatchMissing", "p001 (no fit)"),
         ({"patches": (PatchState("p001", "disabled", "by env"),)}, "False", "PatchMissing", "p001 (by env)"),
         ({"patches": ()}, "False", "PatchMissing", "none is known"),

@@ -20,17 +20,22 @@ PATCH = Patch(
     processes=(Process.FRONT_END,),
     fits={
         "0.32.0": Fit(
-            targets=(f"{SERVING}.responses_stream_generator", f"{SERVING}.responses_full_generator"),
+            targets=(
+                f"{SERVING}.responses_stream_generator",
+                f"{SERVING}.responses_full_generator",
+                f"{SERVING}._run_background_request",
+            ),
             fingerprints={
                 f"{SERVING}.responses_stream_generator": "38dc8db86d2c556c",
                 f"{SERVING}.responses_full_generator": "61802eef4bc2c9bf",
+                f"{SERVING}._run_background_request": "29f94cba24fda59a",
             },
         ),
     },
     why=(
         "In a stream of the Responses API the error body of a failed request does not pass upstream's own "
         "validation of stream events, and the connection breaks off without a word. With the parsing context "
-        "a failed request's whole answer is called completed."
+        "a failed request's whole answer is called completed, and one made in the background never ends."
     ),
     upstream="https://github.com/vllm-project/vllm/issues/18783",
     upstream_change=(

@@ -15,6 +15,8 @@ class State(StrEnum):
     ACTIVE = "active"
     SKIPPED = "skipped"
     DISABLED = "disabled"
+    ELSEWHERE = "elsewhere"
+    """It takes effect in processes of another kind, which check it themselves and do not start without it."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class PatchState:
-    """One engine patch as the engine reports it: state is active, skipped or disabled."""
+    """One engine patch as the engine reports it: state is active, skipped, disabled or elsewhere."""
 
     id: str
     state: str

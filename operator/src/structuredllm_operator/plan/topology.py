@@ -67,7 +67,8 @@ def check_patches(spec: StructuredLLMSpec, info: EngineInfo) -> Finding | None:
             f"the engine runs with patch policy {info.policy!r}, but spec.engine.patches is Required:"
             f" the image overrides it; {_PATCH_CURE}",
         )
-    missing = [patch for patch in info.patches if patch.state != "active"]
+    # A patch of the front-end or of a worker is checked there: such a process does not start without it.
+    missing = [patch for patch in info.patches if patch.state not in ("active", "elsewhere")]
     if missing or not info.patches:
         named = (
             ", ".join(f"{patch.id} ({patch.reason or patch.state})" for patch in missing) or "none is known"

@@ -12,7 +12,8 @@ def register() -> None:
     """Entry point of `vllm.general_plugins`; may be called any number of times in a process."""
     if os.environ.get("STRUCTUREDLLM_TEST_CPU_ASYNC") != "1":
         return
-    from . import faults, plumbing
+    from . import faults, plumbing, refusals
 
     plumbing.install()
     faults.install(os.environ)
+    refusals.install(os.environ)
