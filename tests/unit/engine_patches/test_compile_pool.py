@@ -211,7 +211,7 @@ def test_ended_workers_are_reaped(pool: Pool) -> None:
 
 def test_a_lost_fork_server_is_replaced() -> None:
     others = children()
-    pool = make()
+    pool = make(replace(LIMITS, timeout_seconds=WAIT_SECONDS))
     try:
         assert pool.run("echo one") == "one"
         (server,) = children() - others
