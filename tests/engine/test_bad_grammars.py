@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engine.bad_grammars import BAD_REQUEST, CASES, OK, Case
+from tests.engine.bad_grammars import BAD_REQUEST, CASES, OK, Case, to_json
 from tests.engine.bomb_latency import measure
 from tests.engine.engine_process import MODEL_NAME, Engine, running_engine
 
@@ -46,7 +46,7 @@ def chat(**more: Any) -> dict[str, Any]:
 def send(client: httpx.Client, body: dict[str, Any]) -> httpx.Response:
     # httpx writes JSON as UTF-8, which has no lone surrogates; a client can send them all the same.
     return client.post(
-        "/v1/chat/completions", content=json.dumps(body), headers={"content-type": "application/json"}
+        "/v1/chat/completions", content=to_json(body), headers={"content-type": "application/json"}
     )
 
 
