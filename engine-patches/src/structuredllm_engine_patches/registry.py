@@ -15,7 +15,7 @@ from structuredllm_engine_patches.patches import (
     p024_verdict_once,
     p025_compile_threads,
     p026_validate_ahead,
-    p027_guidance_ahead,
+    p027_guidance_limits,
     p046_validation_causes,
 )
 
@@ -34,6 +34,6 @@ PATCHES = (
     p024_verdict_once.PATCH,
     p025_compile_threads.PATCH,
     p026_validate_ahead.PATCH,
-    p027_guidance_ahead.PATCH,
+    p027_guidance_limits.PATCH,
     p046_validation_causes.PATCH,
 )

@@ -412,6 +412,20 @@ def test_bad_constraints_are_refused_with_upstreams_words(
         asyncio.run(add_request(llm, "r", "prompt", params(**kinds)))
 
 
+def test_a_bomb_for_guidance_ends_at_its_limit_too(limits: Installation) -> None:
+    from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
+
+    rules = "\n".join(f'r{n}: "a{n}" r{n + 1} | "b"' for n in range(40_000))
+    started = time.monotonic()
+    with pytest.raises(GrammarFailureError) as caught:
+        validate_guidance_grammar(params(grammar=f'start: r0\n{rules}\nr40000: "z"'))
+    assert caught.value.failure.cause in (Cause.GRAMMAR_COMPILE_TIMEOUT, Cause.GRAMMAR_COMPILE_MEMORY)
+    assert time.monotonic() - started < TIMEOUT + 1
+    validate_guidance_grammar(params(grammar='start: "a" /[b-d]{1,3}/'))
+    with pytest.raises(VLLMValidationError, match="Grammar error"):
+        validate_guidance_grammar(params(grammar="start: missing"))
+
+
 def test_without_an_event_loop_the_validation_waits(llm: Any) -> None:
     with pytest.raises(VLLMValidationError, match="transform regex"):
         llm.verify(params(regex="foo***"))

@@ -27,6 +27,9 @@ class Kind(StrEnum):
     STRUCTURAL_TAG_TRIGGERS = "structural_tag_triggers"
     """The older form: JSON of `{"tags": [{"begin", "schema", "end"}], "triggers": [...]}`."""
 
+    GUIDANCE = "guidance"
+    """A grammar as llguidance takes it; can only be parsed."""
+
 
 @dataclass(frozen=True)
 class CompileJob:

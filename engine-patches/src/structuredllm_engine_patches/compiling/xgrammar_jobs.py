@@ -1,4 +1,4 @@
-"""Do compile jobs with xgrammar; imported in the fork server only.
+"""Do compile jobs with xgrammar, and parse llguidance's grammars.
 
 xgrammar's package imports torch and transformers, which would cost every fork server seconds and hundreds of
 megabytes and leave threads behind. The compiler needs neither, so the package's own `__init__` is passed by.
@@ -101,6 +101,11 @@ def _parse(grammar: Any, job: CompileJob) -> None:
             grammar.Grammar.from_structural_tag(job.spec)
         case Kind.STRUCTURAL_TAG_TRIGGERS:
             grammar.Grammar.from_structural_tag(*_older_tags(grammar, job.spec))
+        case Kind.GUIDANCE:
+            llguidance = importlib.import_module("llguidance")
+            error = llguidance.LLMatcher.validate_grammar(job.spec, None)
+            if error:
+                raise ValueError(error)
 
 
 def compile_job(compiler: Any, grammar: Any, job: CompileJob) -> Any:
@@ -127,6 +132,8 @@ def compile_job(compiler: Any, grammar: Any, job: CompileJob) -> Any:
             return compiler.compile_structural_tag(job.spec)
         case Kind.STRUCTURAL_TAG_TRIGGERS:
             return compiler.compile_structural_tag(*_older_tags(grammar, job.spec))
+        case Kind.GUIDANCE:
+            raise ValueError("llguidance's grammars are not compiled by xgrammar")
 
 
 def _older_tags(grammar: Any, spec: str) -> tuple[list[Any], list[str]]:

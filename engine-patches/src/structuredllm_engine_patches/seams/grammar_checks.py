@@ -27,7 +27,7 @@ MAX_ACCEPTED = 1024
 
 
 class GrammarChecks:
-    """Stands in for xgrammar's `Grammar` where only its errors matter.
+    """Stands in for xgrammar's `Grammar`, and llguidance's `LLMatcher`, where only their errors matter.
 
     Args:
         jobs: makes what runs and shares the jobs; called at the first one.
@@ -60,6 +60,19 @@ class GrammarChecks:
             self._check(Kind.STRUCTURAL_TAG, tag)
         else:
             self._check(Kind.STRUCTURAL_TAG_TRIGGERS, older_tags(tag, triggers))
+
+    def validate_grammar(self, grammar: str, tokenizer: Any) -> str:
+        """Check a grammar of llguidance and return what is wrong with it, as its `LLMatcher` does."""
+        if tokenizer is not None:
+            # Only Mistral's tokenizers are given here: their special tokens are known in this process only.
+            import llguidance
+
+            return str(llguidance.LLMatcher.validate_grammar(grammar, tokenizer))
+        try:
+            self._check(Kind.GUIDANCE, grammar)
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def _check(self, kind: Kind, spec: str) -> None:
         job = CompileJob(Task.PARSE, kind, spec)
@@ -139,6 +152,11 @@ def build_validate(original: Validate, jobs: Callable[[], SharedJobs]) -> Valida
         Grammar=GrammarChecks(jobs), StructuralTagItem=_Late(lambda: module.StructuralTagItem)
     )
     return with_stand_ins(original, xgr=stand_in, compile_regex_with_timeout=without_timeout)
+
+
+def build_validate_guidance(original: Validate, jobs: Callable[[], SharedJobs]) -> Validate:
+    """Return the replacement of `validate_guidance_grammar`."""
+    return with_stand_ins(original, llguidance=SimpleNamespace(LLMatcher=GrammarChecks(jobs)))
 
 
 class _Late:
