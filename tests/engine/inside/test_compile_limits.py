@@ -29,7 +29,7 @@ from structuredllm_engine_patches.telemetry.metrics import COMPILE_SECONDS, COMP
 from tools.models.store import ensure_model
 
 TIMEOUT = 2.0
-MEMORY = 192 << 20
+MEMORY = 128 << 20
 PATTERN_BOMB = "^([a-z]{0,%d}){0,100}$"
 """60 characters; xgrammar needs minutes to parse it."""
 
@@ -231,13 +231,10 @@ def test_the_same_bomb_again_is_refused_at_once(manager: Any) -> None:
     assert time.monotonic() - started < 0.5
 
 
-@pytest.mark.parametrize(
-    "schema", [{"type": "string", "maxLength": 1_000_000}, {"enum": [f"v{n}" * 9 for n in range(60_000)]}]
-)
-def test_memory_is_limited(manager: Any, limits: Installation, schema: dict[str, Any]) -> None:
+def test_memory_is_limited(manager: Any, limits: Installation) -> None:
     own = resident_mib()
-    made = start(manager, f"memory {len(schema)}", json=json.dumps(schema))
-    assert cause_of(made) in (Cause.GRAMMAR_COMPILE_MEMORY, Cause.GRAMMAR_COMPILE_TIMEOUT)
+    made = start(manager, "memory", json=json.dumps({"enum": [f"v{n}" * 9 for n in range(100_000)]}))
+    assert cause_of(made) is Cause.GRAMMAR_COMPILE_MEMORY
     assert resident_mib() - own < 64
 
 
