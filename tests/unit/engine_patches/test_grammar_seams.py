@@ -15,7 +15,11 @@ from structuredllm_engine_patches.compiling.attempts import RESULTS
 from structuredllm_engine_patches.compiling.jobs import CompileJob, CompileResult, Kind, Task
 from structuredllm_engine_patches.guided.causes import Cause, GrammarFailureError
 from structuredllm_engine_patches.seams import validate_ahead
-from structuredllm_engine_patches.seams.grammar_checks import build_validate, with_stand_ins
+from structuredllm_engine_patches.seams.grammar_checks import (
+    build_validate,
+    build_validate_guidance,
+    with_stand_ins,
+)
 from structuredllm_engine_patches.seams.remote_compiler import RemoteCompiler, SharedJobs
 
 
@@ -64,7 +68,7 @@ def now() -> list[float]:
 
 @pytest.fixture
 def jobs(pool: Pool, now: list[float]) -> SharedJobs:
-    return SharedJobs(pool, clock=lambda: now[0])  # type: ignore[arg-type]
+    return SharedJobs(lambda: pool, clock=lambda: now[0])  # type: ignore[arg-type,return-value]
 
 
 @pytest.fixture
@@ -193,7 +197,7 @@ def params_of(regex: str = "", json: Any = None, tags: bool = False) -> Any:
 
 @pytest.fixture
 def validate(jobs: SharedJobs) -> Callable[[Any], None]:
-    return build_validate(validate_xgrammar_grammar, lambda: jobs)
+    return build_validate(validate_xgrammar_grammar, jobs)
 
 
 def test_upstreams_body_runs_with_the_stand_ins(validate: Callable[[Any], None], pool: Pool) -> None:
@@ -218,6 +222,28 @@ def test_a_bad_grammar_keeps_upstreams_message_and_others_their_cause(
     with pytest.raises(ValueError, match="longer") as caught:
         validate(params_of("b"))
     assert isinstance(caught.value.__cause__, GrammarFailureError)
+
+
+llguidance = SimpleNamespace(LLMatcher=None)
+
+
+def validate_guidance_grammar(grammar: str) -> None:
+    """Upstream's control flow."""
+    error = llguidance.LLMatcher.validate_grammar(grammar, None)
+    if error:
+        raise ValueError(f"Grammar error: {error}")
+
+
+def test_guidances_validation_runs_in_the_pool_too(jobs: SharedJobs, pool: Pool) -> None:
+    validate = build_validate_guidance(validate_guidance_grammar, jobs)
+    validate("good")
+    assert [(job.task, job.kind, job.spec) for job in pool.jobs] == [(Task.PARSE, Kind.GUIDANCE, "good")]
+    pool.outcome = lambda job: GrammarFailureError(Cause.GRAMMAR_COMPILE_FAILED, "no start")
+    with pytest.raises(ValueError, match=r"^Grammar error: no start$"):
+        validate("bad")
+    pool.outcome = lambda job: GrammarFailureError(Cause.GRAMMAR_COMPILE_TIMEOUT)
+    with pytest.raises(GrammarFailureError):
+        validate("bomb")
 
 
 def test_only_plain_functions_get_stand_ins() -> None:

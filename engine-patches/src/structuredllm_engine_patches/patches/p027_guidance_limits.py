@@ -13,7 +13,7 @@ VALIDATE = "vllm.v1.structured_output.backend_guidance:validate_guidance_grammar
 
 
 def _build(original: Callable[..., Any], installation: Installation) -> Callable[..., Any]:
-    return build_validate_guidance(original, lambda: SharedJobs(pool_of(installation, Role.PARSE)))
+    return build_validate_guidance(original, SharedJobs(lambda: pool_of(installation, Role.PARSE)))
 
 
 PATCH = Patch(

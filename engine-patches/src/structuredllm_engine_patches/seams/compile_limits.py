@@ -39,7 +39,7 @@ def build(original: Method, installation: Installation) -> Method:
         case "destroy":
             return _build_destroy(original, installation)
         case "validate_xgrammar_grammar":
-            return build_validate(original, lambda: SharedJobs(pool_of(installation, Role.PARSE)))
+            return build_validate(original, SharedJobs(lambda: pool_of(installation, Role.PARSE)))
     raise ValueError(f"{original!r} is not one of the targets")
 
 
@@ -75,7 +75,7 @@ def make_compiler(compiler: Any, installation: Installation) -> RemoteCompiler:
         return xgrammar.CompiledGrammar.deserialize_json(blob.decode(), tokenizer_info)
 
     return RemoteCompiler(
-        SharedJobs(pool),
+        SharedJobs(lambda: pool),
         deserialize,
         lambda job: compile_job(here, xgrammar, job),
         ThreadPoolExecutor(SLOW_THREADS, "structuredllm-compile-slow", _lower_priority),

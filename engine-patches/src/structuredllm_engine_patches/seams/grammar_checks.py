@@ -30,12 +30,11 @@ class GrammarChecks:
     """Stands in for xgrammar's `Grammar`, and llguidance's `LLMatcher`, where only their errors matter.
 
     Args:
-        jobs: makes what runs and shares the jobs; called at the first one.
+        jobs: runs and shares the jobs.
     """
 
-    def __init__(self, jobs: Callable[[], SharedJobs]) -> None:
-        self._make_jobs = jobs
-        self._jobs: SharedJobs | None = None
+    def __init__(self, jobs: SharedJobs) -> None:
+        self._jobs = jobs
         self._accepted: OrderedDict[CompileJob, None] = OrderedDict()
 
     def from_json_schema(self, schema: Any) -> None:
@@ -85,17 +84,12 @@ class GrammarChecks:
             _raise_failure(known)
         else:
             try:
-                result_of(job, lambda: self._start(job), WAIT_SECONDS)
+                result_of(job, lambda: self._jobs.start(job), WAIT_SECONDS)
             except GrammarFailureError as error:
                 raise _plain(error) from error
         self._accepted[job] = None
         while len(self._accepted) > MAX_ACCEPTED:
             self._accepted.popitem(last=False)
-
-    def _start(self, job: CompileJob) -> "Future[CompileResult]":
-        if self._jobs is None:
-            self._jobs = self._make_jobs()
-        return self._jobs.start(job)
 
 
 def _raise_failure(known: "Future[CompileResult]") -> None:
@@ -145,7 +139,7 @@ def without_timeout(function: Callable[[str], Any], pattern: str) -> Any:
     return function(pattern)
 
 
-def build_validate(original: Validate, jobs: Callable[[], SharedJobs]) -> Validate:
+def build_validate(original: Validate, jobs: SharedJobs) -> Validate:
     """Return the replacement of `validate_xgrammar_grammar`."""
     module = original.__globals__["xgr"]
     stand_in = SimpleNamespace(
@@ -154,7 +148,7 @@ def build_validate(original: Validate, jobs: Callable[[], SharedJobs]) -> Valida
     return with_stand_ins(original, xgr=stand_in, compile_regex_with_timeout=without_timeout)
 
 
-def build_validate_guidance(original: Validate, jobs: Callable[[], SharedJobs]) -> Validate:
+def build_validate_guidance(original: Validate, jobs: SharedJobs) -> Validate:
     """Return the replacement of `validate_guidance_grammar`."""
     return with_stand_ins(original, llguidance=SimpleNamespace(LLMatcher=GrammarChecks(jobs)))
 

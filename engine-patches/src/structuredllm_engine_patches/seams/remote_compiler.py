@@ -34,11 +34,11 @@ class SharedJobs:
     """Lets equal jobs share one run, and remembers those that failed.
 
     Args:
-        pool: runs the jobs.
+        pool: returns what runs the jobs.
         clock: seconds.
     """
 
-    def __init__(self, pool: CompilePool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pool: Callable[[], CompilePool], clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._clock = clock
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class SharedJobs:
             future = self._running.get(job)
             if future is not None:
                 return future
-            future = self._running[job] = self._pool.submit(job)
+            future = self._running[job] = self._pool().submit(job)
         future.add_done_callback(lambda done: self._ended(job, done))
         return future
 
