@@ -1,10 +1,11 @@
 """The latency of structured requests, without and next to bombs, in one run.
 
-`python -m tests.engine.bomb_latency URL` measures a running engine and prints the ratios.
+`python -m tests.engine.bomb_latency [URL]` measures a running engine, or one of its own, and prints ratios.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import time
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from typing import Any
 import httpx
 
 from tests.engine.bad_grammars import bombs as make_bombs
-from tests.engine.engine_process import MODEL_NAME
+from tests.engine.engine_process import MODEL_NAME, running_engine
 from tests.engine.traffic import schema_of
+from tools.engine_env import ensure_engine_env
+from tools.models.store import ensure_model
 
 
 @dataclass
@@ -124,14 +127,23 @@ async def _post(client: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Respon
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
+    parser.add_argument("url", nargs="?", help="base of the port; without it an engine is started")
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--bombs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=4)
     arguments = parser.parse_args()
-    found = measure(
-        arguments.url, requests=arguments.requests, bombs=arguments.bombs, rounds=arguments.rounds
-    )
+    with contextlib.ExitStack() as stack:
+        url = arguments.url
+        if url is None:
+            started = running_engine(
+                "bombs",
+                ensure_engine_env(),
+                ensure_model("toy"),
+                env={"STRUCTUREDLLM_PATCHES": "required"},
+                arguments=("--async-scheduling",),
+            )
+            url = stack.enter_context(started).url
+        found = measure(url, requests=arguments.requests, bombs=arguments.bombs, rounds=arguments.rounds)
     print(found)
     print(json.dumps({"p99_ratio": found.ratio(0.99), "ends": sorted(found.bomb_ends)}))
     return 0 if found.ratio(0.99) < 1.2 and not found.failed else 1
