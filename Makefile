@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e clean
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-bombs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ test-engine: setup  ## real vLLM on CPU with three pipeline stages
 
 test-e2e: setup  ## the demo's parts on a real cluster, asserted
 	@$(PY) -m tools.testrun e2e
+
+soak-bombs: setup  ## latency of structured requests next to ten grammars that never compile
+	@$(PY) -m tests.engine.bomb_latency
 
 clean:  ## remove build output (caches stay)
 	rm -rf build dist

@@ -1,5 +1,6 @@
 """Settings from the environment of the engine process. Pure: takes the mapping, imports nothing of vLLM."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,9 @@ from structuredllm_engine_patches.errors import SettingsError
 PATCHES_VARIABLE = "STRUCTUREDLLM_PATCHES"
 TELEMETRY_PORT_VARIABLE = "STRUCTUREDLLM_TELEMETRY_PORT"
 TELEMETRY_HOST_VARIABLE = "STRUCTUREDLLM_TELEMETRY_HOST"
+COMPILE_TIMEOUT_VARIABLE = "STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS"
+COMPILE_MEMORY_VARIABLE = "STRUCTUREDLLM_COMPILE_MEMORY_BYTES"
+COMPILE_WORKERS_VARIABLE = "STRUCTUREDLLM_COMPILE_WORKERS"
 DEFAULT_TELEMETRY_PORT = 9464
 DEFAULT_TELEMETRY_HOST = "0.0.0.0"  # noqa: S104 - scraped from outside the pod
 
@@ -27,6 +31,22 @@ class Policy(StrEnum):
 
 
 @dataclass(frozen=True)
+class CompileSettings:
+    """Limits of the compilation of grammars.
+
+    Attributes:
+        timeout_seconds: time that one compilation may take, 0.1 to 3,600.
+        memory_bytes: memory that one compilation may take, 64 MiB or more.
+        workers: compilations that are expected to be quick and run at a time, 1 to 64; those that turn out
+            not to be go on beside them, see `guided.lanes`. None: by the number of CPUs.
+    """
+
+    timeout_seconds: float = 10.0
+    memory_bytes: int = 1 << 30
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """Settings of one engine process.
 
@@ -34,11 +54,13 @@ class Settings:
         policy: what to do with the patches.
         telemetry_host: address that the telemetry port binds.
         telemetry_port: TCP port of /metrics and /info; 0 switches the port off.
+        compiling: limits of the compilation of grammars.
     """
 
     policy: Policy
     telemetry_host: str
     telemetry_port: int
+    compiling: CompileSettings = CompileSettings()
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -59,4 +81,34 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             f"{TELEMETRY_PORT_VARIABLE}={port_text!r} is not a port: set 1 to 65535, or 0 for none"
         )
     host = environ.get(TELEMETRY_HOST_VARIABLE, "").strip() or DEFAULT_TELEMETRY_HOST
-    return Settings(policy=policy, telemetry_host=host, telemetry_port=int(port_text))
+    return Settings(
+        policy=policy,
+        telemetry_host=host,
+        telemetry_port=int(port_text),
+        compiling=_read_compile_settings(environ),
+    )
+
+
+def _read_compile_settings(environ: Mapping[str, str]) -> CompileSettings:
+    defaults = CompileSettings()
+    timeout_text = environ.get(COMPILE_TIMEOUT_VARIABLE, "").strip() or str(defaults.timeout_seconds)
+    try:
+        timeout = float(timeout_text)
+    except ValueError:
+        timeout = math.nan
+    if not 0.1 <= timeout <= 3600:
+        raise SettingsError(
+            f"{COMPILE_TIMEOUT_VARIABLE}={timeout_text!r} is not a time limit: set 0.1 to 3600 (seconds)"
+        )
+    memory = _whole_number(environ, COMPILE_MEMORY_VARIABLE, 64 << 20, 1 << 40, "bytes, 1073741824 is 1 GiB")
+    workers = _whole_number(environ, COMPILE_WORKERS_VARIABLE, 1, 64, "processes")
+    return CompileSettings(timeout, memory or defaults.memory_bytes, workers)
+
+
+def _whole_number(environ: Mapping[str, str], name: str, least: int, most: int, unit: str) -> int | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise SettingsError(f"{name}={text!r} is out of its range: set {least} to {most} ({unit})")
+    return int(text)

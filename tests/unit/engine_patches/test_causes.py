@@ -48,6 +48,13 @@ def test_an_error_survives_the_way_out_of_a_process() -> None:
     assert failure_of(copy) == Failure(Cause.GRAMMAR_COMPILE_TIMEOUT, "after 10 s")
 
 
+@pytest.mark.parametrize("cause", [Cause.GRAMMAR_COMPILE_TIMEOUT, Cause.GRAMMAR_COMPILER_UNAVAILABLE])
+def test_the_cause_of_an_error_is_found_below_it(cause: Cause) -> None:
+    error = ValueError("Failed to transform json schema into a grammar")
+    error.__cause__ = GrammarFailureError(cause, "why")
+    assert failure_of(error) == Failure(cause, "why")
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [

@@ -3,7 +3,7 @@
 import pytest
 
 from structuredllm_engine_patches.errors import SettingsError
-from structuredllm_engine_patches.settings import Policy, Settings, read_settings
+from structuredllm_engine_patches.settings import CompileSettings, Policy, Settings, read_settings
 
 
 def test_defaults() -> None:
@@ -31,3 +31,34 @@ def test_unknown_policy_is_refused(value: str) -> None:
 def test_bad_port_is_refused(value: str) -> None:
     with pytest.raises(SettingsError, match="STRUCTUREDLLM_TELEMETRY_PORT"):
         read_settings({"STRUCTUREDLLM_TELEMETRY_PORT": value})
+
+
+def test_compile_limits() -> None:
+    assert read_settings({}).compiling == CompileSettings(10.0, 1 << 30, None)
+    found = read_settings(
+        {
+            "STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS": " 2.5 ",
+            "STRUCTUREDLLM_COMPILE_MEMORY_BYTES": "134217728",
+            "STRUCTUREDLLM_COMPILE_WORKERS": "4",
+        }
+    )
+    assert found.compiling == CompileSettings(2.5, 128 << 20, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS", "0"),
+        ("STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS", "10s"),
+        ("STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS", "nan"),
+        ("STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS", "inf"),
+        ("STRUCTUREDLLM_COMPILE_MEMORY_BYTES", "1000"),
+        ("STRUCTUREDLLM_COMPILE_MEMORY_BYTES", "1GiB"),
+        ("STRUCTUREDLLM_COMPILE_WORKERS", "0"),
+        ("STRUCTUREDLLM_COMPILE_WORKERS", "65"),
+        ("STRUCTUREDLLM_COMPILE_WORKERS", "-1"),
+    ],
+)
+def test_bad_compile_limits_are_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}='{value}' .*: set "):
+        read_settings({name: value})

@@ -124,9 +124,15 @@ class GrammarFailureError(Exception):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure that an error of a compilation stands for."""
-    if isinstance(error, GrammarFailureError):
-        return error.failure
+    """Return the failure that an error of a compilation, or the error that caused it, stands for."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, GrammarFailureError):
+            # One whose words alone are known has been put into the outer error's words.
+            if cause is error or cause.failure.cause is not Cause.GRAMMAR_COMPILE_FAILED:
+                return cause.failure
+            break
+        cause = cause.__cause__
     text = one_line(str(error))
     return Failure(_cause_of_words(error, text.lower()), text)
 

@@ -98,6 +98,24 @@ GRAMMAR_FAILURES = Counter(
     "Structured requests that ended in the engine core without an answer, by the cause that the client sees.",
     {"cause": tuple(cause.value for cause in Cause)},
 )
+COMPILE_SECONDS = Histogram(
+    "structuredllm_engine_compile_seconds",
+    "Time from the wish for a compiled grammar to its end, waiting included; what is cached does not count.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+COMPILE_FAILURES = Counter(
+    "structuredllm_engine_compile_failures",
+    "Compilations that ended without a grammar.",
+    {"cause": tuple(cause.value for cause in Cause)},
+)
+COMPILE_WORKERS_BUSY = Gauge(
+    "structuredllm_engine_compile_workers_busy", "Compile workers that compile something."
+)
+COMPILE_WORKERS_LOST = Counter(
+    "structuredllm_engine_compile_workers_lost",
+    "Compile workers that were killed at a limit or crashed, and were replaced.",
+    {"reason": ("timeout", "memory", "crowded", "crash")},
+)
 STALE_MASKS = Counter(
     "structuredllm_engine_stale_mask",
     "Masks built while an earlier token of their request was still in flight; must stay 0.",
@@ -135,6 +153,10 @@ METRICS: tuple[Metric, ...] = (
     GRAMMAR_REJECTS,
     GRAMMAR_RECOVERIES,
     GRAMMAR_FAILURES,
+    COMPILE_SECONDS,
+    COMPILE_FAILURES,
+    COMPILE_WORKERS_BUSY,
+    COMPILE_WORKERS_LOST,
     STALE_MASKS,
     DRAINED_BATCHES,
     UNVERIFIED_DRAFTS,
