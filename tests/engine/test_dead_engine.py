@@ -83,7 +83,7 @@ def check(seen: Watched, reason: str, name: str, *, within: float = 0.0) -> None
     assert reason in words[0]
 
 
-@pytest.mark.parametrize(("deed", "reason"), _cases())
+@pytest.mark.parametrize(("deed", "reason"), list(_cases()))
 def test_a_lost_stage_ends_the_engine(
     deed: Deed, reason: str, order: Path, engine_env: Path, toy_model: Path, request: pytest.FixtureRequest
 ) -> None:

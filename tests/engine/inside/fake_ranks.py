@@ -17,6 +17,8 @@ import vllm.v1.executor.multiproc_executor as upstream
 from vllm.config import ParallelConfig, VllmConfig
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
+from structuredllm_engine_patches.seams import executor_failure
+
 STAGES = 3
 
 
@@ -89,12 +91,15 @@ class Ranks:
 @contextmanager
 def running_ranks(monkeypatch: Any) -> Iterator[Ranks]:
     """Run three fake ranks under a real executor for the length of the block."""
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     monkeypatch.setattr(upstream.WorkerProc, "__init__", init)
     monkeypatch.setattr(upstream, "OMPProcessManager", _NoThreadBinding)
+    # This process plays the engine core, which would end itself 3 s after it was told.
+    monkeypatch.setattr(executor_failure, "start_timer", lambda *_: None)
     config = VllmConfig(
         parallel_config=ParallelConfig(pipeline_parallel_size=STAGES, distributed_executor_backend="mp")
     )
+    # The CPU platform has just set it to spawn.
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     executor = upstream.MultiprocExecutor(config)
     ranks = Ranks(executor)
     try:

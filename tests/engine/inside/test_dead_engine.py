@@ -15,7 +15,6 @@ from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
 from structuredllm_engine_patches import patch as patching
 from structuredllm_engine_patches.failure.note import VARIABLE, open_note
-from structuredllm_engine_patches.failure.peers import Peers
 from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.patches import p011_dead_rank, p012_dead_executor
 from structuredllm_engine_patches.seams.node_failure import watch_peers
@@ -145,7 +144,7 @@ class TestNodes:
     def test_the_leader_misses_a_follower(self, queues: tuple[MessageQueue, list[MessageQueue]]) -> None:
         leader, followers = queues
         lost = threading.Event()
-        watch_peers(leader.remote_socket, Peers(2), lost.set)
+        watch_peers(leader.remote_socket, lost.set)
         leader.enqueue("step")
         assert [queue.dequeue(timeout=5) for queue in followers] == ["step", "step"]
         assert not lost.wait(0.3)
@@ -156,7 +155,7 @@ class TestNodes:
     def test_a_follower_misses_the_leader(self, queues: tuple[MessageQueue, list[MessageQueue]]) -> None:
         leader, followers = queues
         lost = threading.Event()
-        watch_peers(followers[0].remote_socket, Peers(1), lost.set)
+        watch_peers(followers[0].remote_socket, lost.set)
         assert not lost.wait(0.3)
         leader.remote_socket.close(linger=0)
         assert lost.wait(NOTICED_SECONDS)
@@ -164,9 +163,14 @@ class TestNodes:
     def test_a_port_scan_is_nobodys_end(self, queues: tuple[MessageQueue, list[MessageQueue]]) -> None:
         leader, _ = queues
         lost = threading.Event()
-        watch_peers(leader.remote_socket, Peers(2), lost.set)
+        watch_peers(leader.remote_socket, lost.set)
         port = int(leader.handle.remote_subscribe_addr.rsplit(":", 1)[1])
-        for greeting in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" + bytes(200)):
+        for greeting in (
+            b"",
+            b"GET / HTTP/1.0\r\n\r\n",
+            b"\xff" + bytes(200),
+            b"\xff" + bytes(8) + b"\x7f\x03",
+        ):
             with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
                 stranger.sendall(greeting)
                 time.sleep(0.1)
@@ -177,7 +181,7 @@ class TestNodes:
     ) -> None:
         leader, followers = queues
         lost = threading.Event()
-        watch_peers(leader.remote_socket, Peers(2), lost.set)
+        watch_peers(leader.remote_socket, lost.set)
         context, socket_ = leader.remote_socket.context, leader.remote_socket
         closing = threading.Thread(target=lambda: (socket_.close(linger=0), context.term()), daemon=True)
         closing.start()

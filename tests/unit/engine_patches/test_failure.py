@@ -17,7 +17,7 @@ from structuredllm_engine_patches.failure.cause import (
     root_cause,
 )
 from structuredllm_engine_patches.failure.note import MAX_BYTES, VARIABLE, FailureNote, open_note
-from structuredllm_engine_patches.failure.peers import Event, Peers
+from structuredllm_engine_patches.failure.peers import MAX_STRANGERS, Event, Peers
 from structuredllm_engine_patches.failure.verdict import Verdict, judge
 
 
@@ -118,20 +118,25 @@ def test_a_note_that_cannot_be_written_or_is_huge_does_no_harm(tmp_path: Path) -
     assert huge.read() == ended("rank 1", -9)
 
 
-def test_a_lost_peer_is_missed_once_it_was_there() -> None:
-    leader = Peers(expected=2)
-    assert leader.note(Event.DISCONNECTED)
-    follower = Peers(expected=1)
-    assert follower.note(Event.DISCONNECTED)
+def test_a_peer_that_goes_is_missed() -> None:
+    assert Peers().is_lost(Event.GONE, 14)
 
 
 def test_strangers_end_nobodys_engine() -> None:
-    peers = Peers(expected=2)
-    # A port scan: no handshake. A tool that speaks the protocol: it comes, then it goes.
-    scan = [Event.REFUSED, Event.DISCONNECTED] * 3
-    tool = [Event.CONNECTED, Event.DISCONNECTED]
-    assert not any(peers.note(event) for event in [*scan, *tool])
-    assert peers.note(Event.DISCONNECTED)
+    peers = Peers()
+    # Port scans, one after the other and two at a time, on numbers that are used again.
+    scans = [(Event.CAME, 20), (Event.GONE, 20), (Event.CAME, 20), (Event.CAME, 21), (Event.GONE, 20)]
+    assert not any(peers.is_lost(event, connection) for event, connection in scans)
+    assert peers.is_lost(Event.GONE, 14), "a peer, while a stranger is connected"
+    assert not peers.is_lost(Event.GONE, 21)
+    assert peers.is_lost(Event.GONE, 20), "the number of a stranger that is gone already"
+
+
+def test_the_memory_of_strangers_is_bounded() -> None:
+    peers = Peers()
+    assert not any(peers.is_lost(Event.CAME, number) for number in range(2 * MAX_STRANGERS))
+    assert not peers.is_lost(Event.GONE, 0)
+    assert peers.is_lost(Event.GONE, MAX_STRANGERS + 1)
 
 
 @pytest.mark.parametrize(

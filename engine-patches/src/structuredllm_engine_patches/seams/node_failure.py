@@ -32,8 +32,7 @@ def build_post_init(original: Method, note: FailureNote, logger: logging.Logger)
     def _post_init_executor(executor: Any) -> None:
         original(executor)
         queue = executor.rpc_broadcast_mq
-        followers = 0 if queue is None else queue.n_remote_reader
-        if followers == 0:
+        if queue is None or queue.n_remote_reader == 0:
             return
         reference = weakref.ref(executor)
 
@@ -42,7 +41,7 @@ def build_post_init(original: Method, note: FailureNote, logger: logging.Logger)
             if found is not None:
                 _fail(found, note, logger)
 
-        watch_peers(queue.remote_socket, Peers(followers), on_lost)
+        watch_peers(queue.remote_socket, on_lost)
 
     return _post_init_executor
 
@@ -61,7 +60,7 @@ def build_busy_loop(original: Method, note: FailureNote, logger: logging.Logger)
                 logger.critical("%s lost the engine's leader: this process ends", who)
                 leave_now(logger)
 
-            watch_peers(queue.remote_socket, Peers(1), on_lost)
+            watch_peers(queue.remote_socket, on_lost)
         original(proc)
 
     return worker_busy_loop
@@ -90,8 +89,8 @@ def build_monitor(original: Method, note: FailureNote, logger: logging.Logger) -
     return start_worker_monitor
 
 
-def watch_peers(socket: Any, peers: Peers, on_lost: Callable[[], None]) -> None:
-    """Call `on_lost` once, from a thread, when a peer of a ZeroMQ socket is gone.
+def watch_peers(socket: Any, on_lost: Callable[[], None]) -> None:
+    """Call `on_lost` once, from a thread, when a peer of a ZeroMQ socket is gone; all have to be connected.
 
     To be called in the thread that uses the socket. The watching ends with the socket or its context.
     """
@@ -102,33 +101,30 @@ def watch_peers(socket: Any, peers: Peers, on_lost: Callable[[], None]) -> None:
     ear = socket.context.socket(zmq.PAIR)
     ear.linger = 0
     ear.connect(address)
-    threading.Thread(
-        target=_listen, args=(ear, peers, on_lost), name="structuredllm-peers", daemon=True
-    ).start()
+    threading.Thread(target=_listen, args=(ear, on_lost), name="structuredllm-peers", daemon=True).start()
 
 
-def _listen(ear: Any, peers: Peers, on_lost: Callable[[], None]) -> None:
+def _listen(ear: Any, on_lost: Callable[[], None]) -> None:
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
     events = {
-        zmq.EVENT_HANDSHAKE_SUCCEEDED: Event.CONNECTED,
-        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Event.REFUSED,
-        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Event.REFUSED,
-        zmq.EVENT_HANDSHAKE_FAILED_AUTH: Event.REFUSED,
-        zmq.EVENT_DISCONNECTED: Event.DISCONNECTED,
+        zmq.EVENT_ACCEPTED: Event.CAME,
+        zmq.EVENT_CONNECTED: Event.CAME,
+        zmq.EVENT_DISCONNECTED: Event.GONE,
     }
+    peers = Peers()
     lost = False
     with ear:
         while not lost:
             try:
-                number = recv_monitor_message(ear)["event"]
+                message = recv_monitor_message(ear)
             except zmq.ZMQError:
                 return
-            if number == zmq.EVENT_MONITOR_STOPPED:
+            if message["event"] == zmq.EVENT_MONITOR_STOPPED:
                 return
-            event = events.get(number)
-            lost = event is not None and peers.note(event)
+            event = events.get(message["event"])
+            lost = event is not None and peers.is_lost(event, int(message["value"]))
     on_lost()
 
 
