@@ -92,7 +92,7 @@ def follower_ends(nodes: Nodes, begun: float, name: str) -> str:
     seconds = time.monotonic() - begun
     last = nodes.log.read_text(errors="replace").splitlines()[-6:]
     print(f"\n{name}: follower ended after {seconds:.2f} s with {code}", *last, sep="\n    ")
-    assert seconds < NOTICED_SECONDS + 3
+    assert seconds < NOTICED_SECONDS
     assert code == EXIT_CODE
     words = [line for line in last if "this node of the engine is dead" in line]
     assert len(words) == 1, last

@@ -230,26 +230,26 @@ class TestExecutor:
 
 
 class TestHeadlessNode:
-    def monitor(self, note: FailureNote, *, failed: bool, inline: bool) -> None:
+    def monitor(self, note: FailureNote, *, failed: bool, inline: bool) -> list[int]:
         def upstream(executor: Any, inline: bool = False) -> None:
             executor.is_failed = failed
 
+        codes: list[int] = []
         executor = SimpleNamespace(is_failed=False)
-        node_failure.build_monitor(upstream, note, LOGGER)(executor, inline=inline)
+        node_failure.build_monitor(upstream, note, LOGGER, codes.append)(executor, inline=inline)
+        return codes
 
     def test_ends_with_a_failing_code_and_the_cause(
         self, note: FailureNote, caplog: pytest.LogCaptureFixture
     ) -> None:
         note.write(Cause(Kind.LOST, "rank 1: lost its leader"))
-        with pytest.raises(SystemExit) as caught:
-            self.monitor(note, failed=True, inline=True)
-        assert caught.value.code == EXIT_CODE
+        assert self.monitor(note, failed=True, inline=True) == [EXIT_CODE]
         assert "this node of the engine is dead: rank 1: lost its leader" in caplog.text
         assert not note.path.exists()
 
     @pytest.mark.parametrize(("failed", "inline"), [(False, True), (True, False), (False, False)])
     def test_says_nothing_otherwise(self, note: FailureNote, failed: bool, inline: bool) -> None:
-        self.monitor(note, failed=failed, inline=inline)
+        assert self.monitor(note, failed=failed, inline=inline) == []
 
 
 class Manager:

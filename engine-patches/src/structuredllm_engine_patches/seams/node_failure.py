@@ -7,6 +7,7 @@ both sides within milliseconds. A headless node that lost a rank ends with code 
 """
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from functools import wraps
 from typing import Any
 
 from structuredllm_engine_patches.failure.cause import Cause, Kind
-from structuredllm_engine_patches.failure.leave import EXIT_CODE, leave_now
+from structuredllm_engine_patches.failure.leave import EXIT_CODE, Departure, End, leave_now
 from structuredllm_engine_patches.failure.note import FailureNote
 from structuredllm_engine_patches.failure.peers import Event, Peers
 from structuredllm_engine_patches.seams.rank_failure import name_of
@@ -66,25 +67,25 @@ def build_busy_loop(original: Method, note: FailureNote, logger: logging.Logger)
     return worker_busy_loop
 
 
-def build_monitor(original: Method, note: FailureNote, logger: logging.Logger) -> Method:
+def build_monitor(original: Method, note: FailureNote, logger: logging.Logger, end: End = os._exit) -> Method:
     """Return the replacement of `MultiprocExecutor.start_worker_monitor`.
 
     With `inline=True` it is the main loop of a headless node and returns when the node's executor is over:
-    the process then ends with a code that says failure and with the cause as its last line.
+    the process then ends with a code that says failure and with the cause as its last line. At once: the
+    interpreter's own way out takes seconds, and has nothing left to do.
     """
+
+    def last_words() -> str:
+        cause = note.read()
+        note.remove()
+        reason = cause.text if cause else "a rank is gone"
+        return f"this node of the engine is dead: {reason} (exit code {EXIT_CODE})"
 
     @wraps(original)
     def start_worker_monitor(executor: Any, inline: bool = False) -> None:
         original(executor, inline=inline)
         if inline and executor.is_failed:
-            cause = note.read()
-            note.remove()
-            logger.critical(
-                "this node of the engine is dead: %s; ending with code %d",
-                cause.text if cause else "a rank is gone",
-                EXIT_CODE,
-            )
-            raise SystemExit(EXIT_CODE)
+            Departure(last_words, logger, end).leave()
 
     return start_worker_monitor
 
