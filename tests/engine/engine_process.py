@@ -48,11 +48,13 @@ class Engine:
         url: base of the OpenAI-compatible port.
         telemetry_url: base of the telemetry port.
         log: file with everything that its processes printed.
+        process: the front-end, whose session all of its processes share.
     """
 
     url: str
     telemetry_url: str
     log: Path
+    process: "subprocess.Popen[bytes]"
 
     def info(self) -> dict[str, object]:
         """Return /info."""
@@ -120,7 +122,7 @@ def running_engine(
         process = subprocess.Popen(
             command, env=full_env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-    engine = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{telemetry_port}", log)
+    engine = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{telemetry_port}", log, process)
     try:
         _wait_until_healthy(process, engine)
         yield engine

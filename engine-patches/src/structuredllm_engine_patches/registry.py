@@ -11,6 +11,8 @@ from structuredllm_engine_patches.patches import (
     p008_recover,
     p009_dead_end,
     p010_compile_limits,
+    p011_dead_rank,
+    p012_dead_executor,
     p020_error_reason,
     p021_error_serving,
     p022_error_handler,
@@ -19,6 +21,8 @@ from structuredllm_engine_patches.patches import (
     p025_compile_threads,
     p026_validate_ahead,
     p027_guidance_limits,
+    p030_lost_node,
+    p031_dead_front_end,
     p046_validation_causes,
 )
 
@@ -33,6 +37,8 @@ PATCHES = (
     p008_recover.PATCH,
     p009_dead_end.PATCH,
     p010_compile_limits.PATCH,
+    p011_dead_rank.PATCH,
+    p012_dead_executor.PATCH,
     p020_error_reason.PATCH,
     p021_error_serving.PATCH,
     p022_error_handler.PATCH,
@@ -41,5 +47,7 @@ PATCHES = (
     p025_compile_threads.PATCH,
     p026_validate_ahead.PATCH,
     p027_guidance_limits.PATCH,
+    p030_lost_node.PATCH,
+    p031_dead_front_end.PATCH,
     p046_validation_causes.PATCH,
 )
