@@ -12,6 +12,7 @@ from structuredllm_engine_patches.patches import (
     p022_error_handler,
     p023_error_responses,
     p024_verdict_once,
+    p040_async_guard,
     p046_validation_causes,
 )
 
@@ -27,5 +28,6 @@ PATCHES = (
     p022_error_handler.PATCH,
     p023_error_responses.PATCH,
     p024_verdict_once.PATCH,
+    p040_async_guard.PATCH,
     p046_validation_causes.PATCH,
 )
