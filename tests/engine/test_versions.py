@@ -3,6 +3,8 @@
 Nothing there forbids the faulty combination, and asynchronous scheduling is on by itself.
 """
 
+import json
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 
 from structuredllm_engine_patches.registry import PATCHES
-from tests.engine.engine_process import Engine, pretended_version, running_engine
+from tests.engine.engine_process import Engine, engine_environment, pretended_version, running_engine
 from tests.engine.traffic import Answer, burst, greedy_answers, summary
 
+SCRIPT = Path(__file__).parent / "scripts" / "config_checks.py"
 VERSION = "0.22.1"
 UNKNOWN = "0.22.99"
 
@@ -115,3 +118,29 @@ def test_unpatched_engine_rejects_cold_structured_requests(old_engine_env: Path,
         assert all(o.result == "plain" for o in outcomes if not o.structured), summary(outcomes)
         assert engine.metric("structuredllm_engine_grammar_rejects_total") >= len(rejected)
         assert engine.metric("structuredllm_engine_stale_mask_total") > 0
+
+
+def configured(environment: Path, model: Path, env: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), str(SCRIPT), str(model)],
+        env=engine_environment(env),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_what_upstream_refuses_starts_without_asynchronous_scheduling(
+    engine_env: Path, toy_model: Path, tmp_path: Path
+) -> None:
+    """vLLM 0.32 does not start in the combination; under `optional` an unproven version like it does."""
+    version = pretended_version(tmp_path, "0.32.99")
+    refused = configured(engine_env, toy_model, {**version, "STRUCTUREDLLM_PATCHES": "disabled"})
+    assert "does not support: pipeline parallelism with async scheduling" in refused["error"]
+    started = configured(engine_env, toy_model, {**version, "STRUCTUREDLLM_PATCHES": "optional"})
+    assert started["async_scheduling"] is False
+    assert "vLLM 0.32.99+cpu" in started["reason"]

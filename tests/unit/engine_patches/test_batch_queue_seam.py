@@ -234,7 +234,7 @@ def test_an_engine_core_that_only_logs_details_is_drained_too() -> None:
     """vLLM 0.22: there is nothing to attach to the outputs."""
 
     class OldCore(Core):
-        capture_iteration_details = _attach_iteration_details = _attach_weight_version = property()  # type: ignore[assignment]
+        capture_iteration_details = _attach_iteration_details = _attach_weight_version = property()
 
         @contextlib.contextmanager
         def log_iteration_details(self, step: Step) -> Iterator[None]:

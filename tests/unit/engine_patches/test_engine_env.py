@@ -45,7 +45,7 @@ def test_a_full_disk_is_a_clear_error_before_anything_is_installed(
 ) -> None:
     monkeypatch.setenv("STRUCTUREDLLM_CACHE", str(tmp_path))
     full = SimpleNamespace(free=engine_env.NEEDED_DISK_BYTES - 1)
-    monkeypatch.setattr(engine_env.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
     with pytest.raises(engine_env.EngineEnvError, match="set STRUCTUREDLLM_CACHE"):
         engine_env.ensure_engine_env()
 
@@ -62,9 +62,17 @@ def test_what_follows_run_is_pythons(
 ) -> None:
     asked: list[str] = []
     ran: list[list[str]] = []
-    monkeypatch.setattr(engine_env, "ensure_engine_env", lambda v: asked.append(v) or Path("/env"))
-    done = SimpleNamespace(returncode=7)
-    monkeypatch.setattr(engine_env.subprocess, "run", lambda command, **_: ran.append(command) or done)
+
+    def ensure(version: str) -> Path:
+        asked.append(version)
+        return Path("/env")
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        ran.append(command)
+        return SimpleNamespace(returncode=7)
+
+    monkeypatch.setattr(engine_env, "ensure_engine_env", ensure)
+    monkeypatch.setattr("subprocess.run", run)
     assert engine_env.main(given) == 7
     assert asked == [version]
     assert ran == [["/env/bin/python", *rest]]
