@@ -51,12 +51,12 @@ def _serve(core: Any, installation: Installation, *, counts: bool) -> None:
     }
     server = start_server(settings.telemetry_host, port, pages, logger)
     logger.info(
-        "structuredllm-engine-patches %s on vLLM %s, policy %s: %s; %s; telemetry port %s",
+        "structuredllm-engine-patches %s on vLLM %s, policy %s: %s; async scheduling %s; telemetry port %s",
         facts.package_version,
         facts.vllm_version,
         facts.policy,
         ", ".join(f"{s.patch_id} {s.state.value}" for s in installation.states()),
-        facts.async_scheduling_forced_off or f"asynchronous scheduling {facts.async_scheduling}",
+        "on" if facts.async_scheduling else "off",
         "off" if server is None else server.server_address[1],
     )
 
