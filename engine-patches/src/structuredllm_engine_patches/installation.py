@@ -85,6 +85,7 @@ class Installation:
                 )
                 continue
             self._hook.when_imported(fit.module, lambda p=patch, f=fit: self._apply_one(p, f))  # type: ignore[misc]
+        self._tell_what_is_left_out()
 
     def revert(self) -> None:
         """Put every original back and forget the hook."""
@@ -110,10 +111,11 @@ class Installation:
     def _leave_out(self, patch: Patch, unfit: Unfit) -> None:
         state = State.UNAVAILABLE if unfit.needed else State.NOT_NEEDED
         self._states[patch.id] = PatchState(patch.id, state, unfit.reason)
-        if unfit.needed:
-            self.logger.warning(
-                "%s is not available for vLLM %s: %s", patch.id, self.vllm_version, unfit.reason
-            )
+
+    def _tell_what_is_left_out(self) -> None:
+        left_out = [f"{s.patch_id} ({s.reason})" for s in self.states() if s.state is State.UNAVAILABLE]
+        if left_out:
+            self.logger.warning("not available for vLLM %s: %s", self.vllm_version, "; ".join(left_out))
 
     def _does_not_fit(self, patch: Patch, error: EnginePatchError) -> None:
         self._states[patch.id] = PatchState(patch.id, State.SKIPPED, str(error))

@@ -84,8 +84,9 @@ class Pod:
 class PatchState:
     """One engine patch as the engine reports it.
 
-    `state` is active, skipped, disabled, elsewhere (in another kind of process), or one of the two that the patch package decides for a supported
-    version of vLLM: not-needed (it does not have the fault) and unavailable (it has no cure of it yet).
+    `state` is active, skipped, disabled, elsewhere (in another kind of process), or one of the two that the
+    patch package decides for a supported version of vLLM: not-needed (it does not have the fault) and
+    unavailable (it has, and there is no cure of it yet).
     """
 
     id: str

@@ -28,8 +28,10 @@ class Finding:
 Check = Callable[[StructuredLLMSpec, EngineInfo], Finding | None]
 
 SETTLED: Final = frozenset({"active", "elsewhere", "not-needed", "unavailable"})
-"""States of a patch on a version of vLLM that the patch package supports. One of the front-end or of a worker is
-checked there: such a process does not start without it."""
+"""States of a patch on a version of vLLM that the patch package supports.
+
+One of the front-end or of a worker is elsewhere: it is checked there, such a process does not start without.
+"""
 
 _PATCH_CURE: Final = (
     "use an image with the structuredllm engine patches for its vLLM version (spec.engine.image),"
