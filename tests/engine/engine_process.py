@@ -63,9 +63,13 @@ class Engine:
         )
         return found
 
+    def metrics(self) -> str:
+        """Return /metrics."""
+        return httpx.get(f"{self.telemetry_url}/metrics", timeout=10).raise_for_status().text
+
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples over its labels."""
-        text = httpx.get(f"{self.telemetry_url}/metrics", timeout=10).raise_for_status().text
+        text = self.metrics()
         samples = [s for f in text_string_to_metric_families(text) for s in f.samples if s.name == name]
         assert samples, f"{name} is not in /metrics"
         return sum(sample.value for sample in samples)
@@ -101,6 +105,19 @@ def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
         "STRUCTUREDLLM_TELEMETRY_HOST": "127.0.0.1",
         **extra,
     }
+
+
+def pretended_version(folder: Path, version: str) -> dict[str, str]:
+    """Return the environment in which the installed vLLM says that it is another version.
+
+    Args:
+        folder: where the metadata that is found first is written.
+        version: without the local part, which stays that of a CPU build.
+    """
+    metadata = folder / f"vllm-{version}+cpu.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from structuredllm_engine_patches.patches import (
     p027_guidance_limits,
     p030_lost_node,
     p031_dead_front_end,
+    p040_async_guard,
     p046_validation_causes,
 )
 
@@ -49,5 +50,6 @@ PATCHES = (
     p027_guidance_limits.PATCH,
     p030_lost_node.PATCH,
     p031_dead_front_end.PATCH,
+    p040_async_guard.PATCH,
     p046_validation_causes.PATCH,
 )

@@ -71,7 +71,11 @@ class Facts(Metric):
 PATCH_INFO = Facts(
     "structuredllm_engine_patch_info",
     "State of each patch in this engine core, always 1.",
-    {"id": (), "vllm": (), "state": ("active", "skipped", "disabled", "elsewhere")},
+    {
+        "id": (),
+        "vllm": (),
+        "state": ("active", "skipped", "disabled", "elsewhere", "not-needed", "unavailable"),
+    },
 )
 TOPOLOGY_INFO = Facts(
     "structuredllm_engine_topology_info",

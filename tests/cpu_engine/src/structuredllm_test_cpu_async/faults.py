@@ -40,8 +40,9 @@ def install(environ: Mapping[str, str]) -> None:
 def _allow_unpatched() -> None:
     from vllm.config.vllm import VllmConfig
 
-    original = VllmConfig._get_v1_model_runner_unsupported_features
-    if hasattr(original, MARK):
+    original = getattr(VllmConfig, "_get_v1_model_runner_unsupported_features", None)
+    if original is None or hasattr(original, MARK):
+        # Older versions of vLLM refuse nothing.
         return
 
     def without_refusal(self: Any) -> list[str]:
