@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import draft_gate
 
 RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -39,6 +39,12 @@ PATCH = Patch(
                 "vllm.v1.core.sched.output:GrammarOutput": "9c99606ffb887b7c",
             },
         ),
+    },
+    unfit={
+        "0.22.1": Unfit(
+            "drafts are not checked there; combine no speculative decoding with structured output",
+            needed=True,
+        )
     },
     why=(
         "With asynchronous scheduling and speculative decoding the V1 worker checks its own copy of the "

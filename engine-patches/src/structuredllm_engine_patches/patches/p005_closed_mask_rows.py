@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import mask_rows
 from structuredllm_engine_patches.telemetry.metrics import UNVERIFIED_DRAFTS
 
@@ -31,6 +31,12 @@ PATCH = Patch(
                 f"{MANAGER}:StructuredOutputManager._fill_bitmasks": "1319b98323d5b0ba",
             },
         ),
+    },
+    unfit={
+        "0.22.1": Unfit(
+            "rows behind a lost draft stay open there; use no speculative decoding with structured output",
+            needed=True,
+        )
     },
     why=(
         "After the first draft placeholder of a window upstream fills every row with ones. A placeholder also"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import end_of_output
 
 PARAMS = "vllm.sampling_params"
@@ -27,6 +27,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("ignore_eos lets free text follow a complete answer there too", needed=True)},
     why=(
         "With `ignore_eos` the grammar takes the end token and is over, but the request goes on without any "
         "mask: free text follows the complete answer up to `max_tokens`. Nothing can follow a complete "

@@ -6,7 +6,7 @@ from typing import Any
 
 from structuredllm_engine_patches.failure.note import open_note
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import rank_failure
 
 EXECUTOR = "vllm.v1.executor.multiproc_executor"
@@ -30,6 +30,12 @@ PATCH = Patch(
                 f"{EXECUTOR}:MultiprocExecutor.collective_rpc": "a9a4eb71e31c40de",
             },
         ),
+    },
+    unfit={
+        "0.22.1": Unfit(
+            "a failed stage before the last is told to nobody there; a probe that asks for a token finds it",
+            needed=True,
+        )
     },
     why=(
         "The executor reads the answer of one rank only, that of the last pipeline stage. An exception on any"

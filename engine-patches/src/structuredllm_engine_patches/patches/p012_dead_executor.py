@@ -6,7 +6,7 @@ from typing import Any
 
 from structuredllm_engine_patches.failure.note import open_note
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import executor_failure
 
 EXECUTOR = "vllm.v1.executor.multiproc_executor"
@@ -33,6 +33,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("an engine that lost a rank takes up to 9 s longer to say so there", needed=True)},
     why=(
         "When a rank's process is gone the executor first waits for the other ranks to leave, up to 5 s and "
         "4 s more after SIGTERM, and tells the engine core afterwards. The other ranks do wait, for tensors "

@@ -6,7 +6,7 @@ from typing import Any
 
 from structuredllm_engine_patches.failure.note import open_note
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import node_failure
 
 EXECUTOR = "vllm.v1.executor.multiproc_executor"
@@ -45,6 +45,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("a node that lost its leader waits there; recreate the whole group", needed=True)},
     why=(
         "Steps travel to the other nodes over ZeroMQ, which reconnects for ever. A node whose leader is gone "
         "waits for its next step until somebody ends it, holding its devices; a leader whose follower is gone"

@@ -6,7 +6,7 @@ from typing import Any
 
 from structuredllm_engine_patches.failure.note import open_note
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import front_end_failure
 
 LAUNCHER = "vllm.entrypoints.launchers.launcher"
@@ -43,6 +43,11 @@ PATCH = Patch(
                 "vllm.v1.engine.utils:CoreEngineProcManager.monitor_engine_liveness": "9350ed4c805016de",
             },
         ),
+    },
+    unfit={
+        "0.22.1": Unfit(
+            "the server of a dead engine may close without a failing exit code there", needed=True
+        )
     },
     why=(
         "The server of a dead engine closes with the first request that fails, or up to 5 s later without "
