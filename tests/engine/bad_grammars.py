@@ -174,7 +174,7 @@ CASES = (
     _regex("unbalanced regex", "((a|b", FAILED),
     _regex("30,000 brackets in a regex", "(" * 30_000 + "a" + ")" * 30_000, FAILED),
     _regex("lookbehind", "(?<=a)b", *_REFUSED),
-    _regex("repetitions of repetitions", "((([a-z]{0,999}){0,999}){0,999}){0,999}", OK, *BOMB),
+    _regex("repetitions of repetitions", "((([a-z]{0,20}){0,20}){0,20}){0,20}", *BOMB),
     _regex("lone surrogate in a regex", "a\ud800b", OK, *_REFUSED),
     _regex("a long alternation", "|".join(f"word{n}[a-z]*" for n in range(4_000)), OK, *BOMB),
     _json("reference to itself", {"$ref": "#"}, OK, DEAD_END, *_REFUSED),
