@@ -249,6 +249,12 @@ def test_bad_grammars_fail_with_their_own_words(manager: Any) -> None:
         assert error.failure.detail
 
 
+@pytest.mark.parametrize("regex", ["((([a-z]{0,20}){0,20}){0,20}){0,20}", "[a-z]*" * 300])
+def test_what_compiles_well_and_then_takes_seconds_for_a_token_is_refused(manager: Any, regex: str) -> None:
+    made = start(manager, f"runtime {len(regex)}", regex=regex)
+    assert cause_of(made) is Cause.GRAMMAR_COMPILE_TIMEOUT
+
+
 def test_ten_bombs_hold_nobody_up(manager: Any) -> None:
     bombs = [start(manager, f"ten {n}", **bomb(10 + n)) for n in range(10)]
     waits: list[float] = []
@@ -274,7 +280,9 @@ def test_twenty_slow_compilations_leave_memory_and_threads_as_they_were(manager:
     # Below their time limit: what upstream would have compiled in this process, and kept.
     def slow(number: int) -> None:
         made = start(
-            manager, f"slow {number}", regex=f"((([a-z]{{0,60}}){{0,60}}){{0,60}}){{0,{50 + number}}}"
+            manager,
+            f"slow {number}",
+            regex=f"(a{number}|" + "|".join(f"w{n}[a-z]*" for n in range(4000)) + ")",
         )
         grammar_of(made)
 

@@ -16,6 +16,7 @@ import types
 from typing import Any
 
 from structuredllm_engine_patches.compiling.jobs import CompileJob, Kind, Task
+from structuredllm_engine_patches.compiling.trial import try_out
 from structuredllm_engine_patches.compiling.worker import RunJob
 
 MAX_THREADS = 8
@@ -53,6 +54,7 @@ def load(tokenizer: bytes) -> RunJob:
         before, started = peak_bytes(), time.perf_counter()
         compiled = compile_job(compiler, modules.grammar, job)
         seconds, grown = time.perf_counter() - started, peak_bytes() - before
+        try_out(compiled)
         if grown < MAX_HERE_BYTES and transfer_seconds(compiled) > seconds:
             return None
         return str(compiled.serialize_json()).encode()
