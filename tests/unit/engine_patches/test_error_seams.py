@@ -5,6 +5,7 @@ import copy
 import json
 import logging
 import pickle
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,6 +141,35 @@ def test_streams_get_the_error_object_for_a_known_cause_only() -> None:
         "cmpl-1",
     )
     assert found["message"].endswith("uniqueItems")
+
+
+def test_the_responses_api_gets_the_error_itself_where_it_would_validate_a_body() -> None:
+    def _convert_generation_error_to_streaming_response(serving: Any, error: Any) -> str:
+        return "upstream's"
+
+    convert = error_bodies.build_serving(_convert_generation_error_to_streaming_response, LOGGER)
+    assert convert(ResponsesServing(), ValueError("x")) == "upstream's"
+    assert json.loads(convert(SimpleNamespace(), failing()))["error"]["type"] == "grammar_rejected"
+    with pytest.raises(ValueError, match="why"):
+        convert(ResponsesServing(), failing())
+
+
+async def test_a_responses_stream_ends_with_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_responses, "error_event", lambda failure, name, number: (failure, name, number))
+
+    async def responses_stream_generator(
+        serving: Any, request: Any, error: Exception
+    ) -> AsyncGenerator[Any, None]:
+        yield SimpleNamespace(sequence_number=0)
+        yield SimpleNamespace(sequence_number=1)
+        raise error
+
+    stream, serving = error_responses.build(responses_stream_generator), ResponsesServing()
+    events = [event async for event in stream(serving, RESPONSES_REQUEST, failing())]
+    assert events[2:] == [(Failure(Cause.GRAMMAR_REJECTED), "r", 2)]
+    assert serving.response_store["r"].status == "failed"
+    with pytest.raises(KeyError):
+        _ = [event async for event in stream(serving, RESPONSES_REQUEST, KeyError("other"))]
 
 
 def test_an_error_without_a_cause_is_raised_by_upstream() -> None:

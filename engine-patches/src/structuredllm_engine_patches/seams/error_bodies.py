@@ -17,6 +17,9 @@ from structuredllm_engine_patches.guided.causes import Failure, error_object
 
 ATTRIBUTE = "_structuredllm_failure"
 
+RESPONSES_STORE = "response_store"
+"""Attribute by which the Responses API's serving class is known, without importing it."""
+
 Method = Callable[..., Any]
 Handler = Callable[[Any, Any], Awaitable[Any]]
 
@@ -35,7 +38,7 @@ def build_serving(original: Method, logger: logging.Logger) -> Method:
     """Return the replacement of one of the targets in `GenerateBaseServing`."""
     makers: dict[str, Callable[[], Method]] = {
         "_raise_if_error": lambda: _build_raise(original, logger),
-        "_convert_generation_error_to_streaming_response": lambda: _build_streaming(original),
+        "_convert_generation_error_to_streaming_response": lambda: _build_convert(original),
         "create_streaming_error_response": lambda: _build_streaming(original),
     }
     return makers[original.__name__]()
@@ -59,17 +62,30 @@ def _build_raise(original: Method, logger: logging.Logger) -> Method:
     return _raise_if_error
 
 
-def _build_streaming(original: Method) -> Method:
-    """Both targets take the exception first (one of them takes a plain message too) and return JSON."""
-
+def _build_convert(original: Method) -> Method:
     @wraps(original)
-    def error_event(serving: Any, message: Any, *args: Any, **kwargs: Any) -> str:
+    def _convert_generation_error_to_streaming_response(serving: Any, error: Any) -> str:
+        known = attached(error)
+        if known is None:
+            return str(original(serving, error))
+        if hasattr(serving, RESPONSES_STORE):
+            # The Responses API would validate our JSON as one of its events, which it is not: p023's seam,
+            # around the stream, makes the right one of the error.
+            raise error
+        return json.dumps({"error": error_object(*known)})
+
+    return _convert_generation_error_to_streaming_response
+
+
+def _build_streaming(original: Method) -> Method:
+    @wraps(original)
+    def create_streaming_error_response(serving: Any, message: Any, *args: Any, **kwargs: Any) -> str:
         known = attached(message)
         if known is None:
             return str(original(serving, message, *args, **kwargs))
         return json.dumps({"error": error_object(*known)})
 
-    return error_event
+    return create_streaming_error_response
 
 
 def build_handler(original: Handler) -> Handler:
