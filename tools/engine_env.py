@@ -1,9 +1,9 @@
-"""Build, once per machine, the Python environment in which the real vLLM runs on the CPU.
+"""Build, once per machine, the Python environments in which the real vLLM runs on the CPU.
 
-Owns `${cache}/engine-venv/<hash>`: the pinned CPU build of vLLM plus the patch package and the test
-plumbing of this working tree. It must import nothing of the product. The environment is built under a
-temporary name and renamed when it is complete, so an interrupted run leaves nothing that a later one would
-trust.
+Owns `${cache}/engine-venv/<hash>`, one for each supported version: the pinned CPU build of vLLM plus the
+patch package and the test plumbing of this working tree. It must import nothing of the product. An
+environment is built under a temporary name and renamed when it is complete, so an interrupted run leaves
+nothing that a later one would trust.
 """
 
 import argparse
@@ -20,24 +20,37 @@ from pathlib import Path
 
 from tools.paths import cache_dir, repo_root
 
+REQUIREMENTS = {"0.32.0": "requirements.txt", "0.22.1": "requirements-0.22.1.txt"}
+"""The pins of each version of vLLM, below tests/cpu_engine."""
+
 VLLM_VERSION = "0.32.0"
+"""The version that everything runs which does not ask for another one."""
+
 PYTHON_VERSION = "3.11"
 LAYOUT = "2"
 """Raise it when the way of building changes without a change of the pins."""
 
 TEST_REQUIREMENTS = "tests/cpu_engine/requirements-test.txt"
 LOCAL_PROJECTS = ("engine-patches", "tests/cpu_engine")
-KEPT_ENVIRONMENTS = 2
+KEPT_OLD_ENVIRONMENTS = 1
 INSTALL_TIMEOUT_SECONDS = 1800
+NEEDED_DISK_BYTES = 8 * 10**9
+"""An environment takes up to 6 GB, with the package cache on another file system twice that."""
 
 
 class EngineEnvError(RuntimeError):
     """The environment could not be built; the message says which command failed and what to try."""
 
 
-def requirements_file() -> Path:
-    """Return the committed pins of the environment."""
-    return repo_root() / "tests" / "cpu_engine" / "requirements.txt"
+def requirements_file(version: str = VLLM_VERSION) -> Path:
+    """Return the committed pins of the environment with a version of vLLM.
+
+    Raises:
+        EngineEnvError: there are none.
+    """
+    if version not in REQUIREMENTS:
+        raise EngineEnvError(f"no pins for vLLM {version}: there are those of {', '.join(REQUIREMENTS)}")
+    return repo_root() / "tests" / "cpu_engine" / REQUIREMENTS[version]
 
 
 def pins_digest(requirements: bytes) -> str:
@@ -67,21 +80,23 @@ def find_uv() -> str:
     raise EngineEnvError("uv was not found: put it on PATH or set UV=/path/to/uv")
 
 
-def ensure_engine_env() -> Path:
-    """Return the environment's folder, building or refreshing it first where needed.
+def ensure_engine_env(version: str = VLLM_VERSION) -> Path:
+    """Return the folder of the environment with a version of vLLM, building or refreshing it where needed.
 
     Raises:
-        EngineEnvError: a command failed; nothing half-made is left under the final name.
+        EngineEnvError: a command failed or the disk is too full; nothing half-made is left under the final
+            name.
     """
+    requirements = requirements_file(version)
     base = cache_dir("engine-venv")
-    target = base / pins_digest(requirements_file().read_bytes())
+    target = base / pins_digest(requirements.read_bytes())
     with _locked(base / ".lock"):
         if not (target / ".complete").exists():
-            _build(base, target)
+            _build(base, target, version, requirements)
         _install_test_tools(target)
         _install_local(target)
         (target / ".complete").touch()
-        _drop_old(base, target)
+        _drop_old(base)
     return target
 
 
@@ -90,35 +105,41 @@ def python_of(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def _build(base: Path, target: Path) -> None:
+def _build(base: Path, target: Path, version: str, requirements: Path) -> None:
     started = time.monotonic()
+    free = shutil.disk_usage(base).free
+    if free < NEEDED_DISK_BYTES:
+        raise EngineEnvError(
+            f"{base} has {free / 1e9:.1f} GB free, an environment needs {NEEDED_DISK_BYTES / 1e9:.0f} GB: "
+            "free some, or set STRUCTUREDLLM_CACHE to a folder on another disk"
+        )
     building = base / f".building-{target.name}"
     for leftover in (building, target):
         if leftover.exists():
             shutil.rmtree(leftover)
-    _say(f"building the CPU engine environment (vLLM {VLLM_VERSION}, about 6 GB, once per machine)")
+    _say(f"building the CPU engine environment (vLLM {version}, about 6 GB, once per machine)")
     uv = find_uv()
     _run([uv, "venv", "--quiet", "--relocatable", "--python", PYTHON_VERSION, str(building)])
     # Compiled here, once: with PYTHONDONTWRITEBYTECODE or read-only files each process of an engine would
     # compile 45 s worth of modules at every start.
     install = [uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode"]
-    _run([*install, "--python", str(python_of(building)), "--requirements", str(requirements_file())])
-    _write_vllm_metadata(building)
+    _run([*install, "--python", str(python_of(building)), "--requirements", str(requirements)])
+    _write_vllm_metadata(building, version)
     # Marked only after the last step: a copy of a half-made folder must never look complete.
     building.rename(target)
     (target / ".complete").touch()
     _say(f"environment built in {time.monotonic() - started:.0f} s: {target}")
 
 
-def _write_vllm_metadata(environment: Path) -> None:
+def _write_vllm_metadata(environment: Path, version: str) -> None:
     """Give the CPU build a distribution named `vllm`.
 
     The `vllm` command asks for that name, and the `+cpu` in the version is how vLLM knows its platform.
     """
     site = environment / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
-    folder = site / f"vllm-{VLLM_VERSION}+cpu.dist-info"
+    folder = site / f"vllm-{version}+cpu.dist-info"
     folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 
 
 def _install_local(target: Path) -> None:
@@ -146,11 +167,12 @@ def _install_test_tools(target: Path) -> None:
     marker.write_text(digest)
 
 
-def _drop_old(base: Path, current: Path) -> None:
-    """Keep the disk bounded: the current environment and the most recently used other one stay."""
-    others = [p for p in base.iterdir() if p.is_dir() and not p.name.startswith(".") and p != current]
+def _drop_old(base: Path) -> None:
+    """Keep the disk bounded: those of the committed pins and the most recently used other one stay."""
+    current = {pins_digest(requirements_file(version).read_bytes()) for version in REQUIREMENTS}
+    others = [p for p in base.iterdir() if p.is_dir() and p.name not in current and p.name[0] != "."]
     others.sort(key=lambda p: (p / ".complete").stat().st_mtime if (p / ".complete").exists() else 0.0)
-    for path in others[: max(0, len(others) - (KEPT_ENVIRONMENTS - 1))]:
+    for path in others[: max(0, len(others) - KEPT_OLD_ENVIRONMENTS)]:
         _say(f"removing the old environment {path.name}")
         shutil.rmtree(path, ignore_errors=True)
 
@@ -185,18 +207,21 @@ def _say(text: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the environment's path on stdout, or run its Python; progress goes to stderr."""
     parser = argparse.ArgumentParser(prog="python -m tools.engine_env", description=__doc__)
+    parser.add_argument("--vllm", choices=REQUIREMENTS, default=VLLM_VERSION, help="version of vLLM")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("path", help="build it where needed and print its folder")
     commands.add_parser("run", help="build it where needed and run its Python with the arguments that follow")
     given = list(sys.argv[1:] if argv is None else argv)
-    options = parser.parse_args(given[:1])
+    # What follows `run` is Python's, options too.
+    end = next((n for n, word in enumerate(given, 1) if word in commands.choices), len(given))
+    options = parser.parse_args(given[:end])
     try:
-        environment = ensure_engine_env()
+        environment = ensure_engine_env(options.vllm)
     except EngineEnvError as error:
         print(f"engine-env: {error}", file=sys.stderr)
         return 1
     if options.command == "run":
-        command = [str(python_of(environment)), *given[1:]]
+        command = [str(python_of(environment)), *given[end:]]
         return subprocess.run(command, cwd=repo_root(), check=False).returncode
     print(environment)
     return 0

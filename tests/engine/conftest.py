@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from structuredllm_engine_patches.versions import SUPPORTED
 from tools.engine_env import ensure_engine_env
 from tools.models.store import ensure_model
 
@@ -15,6 +16,12 @@ collect_ignore = ["inside"]
 @pytest.fixture(scope="session")
 def engine_env() -> Path:
     return ensure_engine_env()
+
+
+@pytest.fixture(scope="session")
+def old_engine_env() -> Path:
+    """The environment of the oldest supported vLLM."""
+    return ensure_engine_env(SUPPORTED[0])
 
 
 @pytest.fixture(scope="session")

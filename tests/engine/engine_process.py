@@ -48,11 +48,13 @@ class Engine:
         url: base of the OpenAI-compatible port.
         telemetry_url: base of the telemetry port.
         log: file with everything that its processes printed.
+        process: the front-end, whose session all of its processes share.
     """
 
     url: str
     telemetry_url: str
     log: Path
+    process: "subprocess.Popen[bytes]"
 
     def info(self) -> dict[str, object]:
         """Return /info."""
@@ -61,9 +63,13 @@ class Engine:
         )
         return found
 
+    def metrics(self) -> str:
+        """Return /metrics."""
+        return httpx.get(f"{self.telemetry_url}/metrics", timeout=10).raise_for_status().text
+
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples over its labels."""
-        text = httpx.get(f"{self.telemetry_url}/metrics", timeout=10).raise_for_status().text
+        text = self.metrics()
         samples = [s for f in text_string_to_metric_families(text) for s in f.samples if s.name == name]
         assert samples, f"{name} is not in /metrics"
         return sum(sample.value for sample in samples)
@@ -101,6 +107,19 @@ def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def pretended_version(folder: Path, version: str) -> dict[str, str]:
+    """Return the environment in which the installed vLLM says that it is another version.
+
+    Args:
+        folder: where the metadata that is found first is written.
+        version: without the local part, which stays that of a CPU build.
+    """
+    metadata = folder / f"vllm-{version}+cpu.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
+
+
 @contextmanager
 def running_engine(
     name: str, environment: Path, model: Path, *, env: Mapping[str, str], arguments: Sequence[str]
@@ -120,7 +139,7 @@ def running_engine(
         process = subprocess.Popen(
             command, env=full_env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-    engine = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{telemetry_port}", log)
+    engine = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{telemetry_port}", log, process)
     try:
         _wait_until_healthy(process, engine)
         yield engine

@@ -25,7 +25,13 @@ REJECTS = "structuredllm_engine_grammar_rejects_total"
 PLANS = ("1", "3-9-15", "2", "5-11", "1-4")
 """Which masks of a request are overruled; a step that is thrown away after a refusal has one too."""
 
-DEAD_END = "root ::= [\\U00110000]"
+DEAD_END = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "pattern": r"^[^\s\S]$"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+"""Compiles, and after `{"a":"` allows nothing: there is no such character."""
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +111,11 @@ def structured(number: int = 1) -> dict[str, Any]:
     }
 
 
-def responses(**more: Any) -> dict[str, Any]:
+def responses(name: str, **more: Any) -> dict[str, Any]:
+    """Return a request of the Responses API, which takes its id from the body."""
     text = {"format": {"type": "json_schema", "name": "p", "schema": schema_of(1, "x")}}
-    return {"model": "toy", "input": "Tell me about ann.", "max_output_tokens": 60, "text": text, **more}
+    body = {"model": "toy", "input": "Tell me about ann.", "max_output_tokens": 60, "text": text}
+    return {**body, "request_id": name, **more}
 
 
 def assert_error(found: Mapping[str, Any], kind: str, name: str) -> None:
@@ -126,13 +134,13 @@ def test_a_reject_ends_only_its_request_and_says_so_on_every_endpoint(engine: En
     whole = [
         ("/v1/chat/completions", chat(**structured()), "refuse-all-end-chat"),
         ("/v1/completions", greedy(1), "refuse-all-end-text"),
-        ("/v1/responses", responses(), "refuse-all-end-resp"),
+        ("/v1/responses", responses("refuse-all-end-resp"), "refuse-all-end-resp"),
         ("/v1/chat/completions", chat(**structured(), n=2), "refuse-3-5-7-9-end-n"),
     ]
     streams = [
         ("/v1/chat/completions", chat(**structured(), stream=True), "refuse-3-5-7-9-end-chat"),
         ("/v1/completions", {**greedy(1), "stream": True}, "refuse-all-end-text-stream"),
-        ("/v1/responses", responses(stream=True), "refuse-all-end-resp-stream"),
+        ("/v1/responses", responses("refuse-all-end-resp-stream", stream=True), "refuse-all-end-resp-stream"),
     ]
     bystanders = [
         ("/v1/chat/completions", chat(**structured(2)), "bystander"),
@@ -141,15 +149,14 @@ def test_a_reject_ends_only_its_request_and_says_so_on_every_endpoint(engine: En
     found = ask(engine, [*whole, *streams, *bystanders])
     for (path, _, name), response in zip(whole, found, strict=False):
         assert response.status_code == 500, (path, response.text)
-        # The Responses API gives its requests ids of its own.
-        assert_error(response.json()["error"], "grammar_rejected", "" if "responses" in path else name)
+        assert_error(response.json()["error"], "grammar_rejected", name)
     chat_events, text_events, responses_events = (events(response) for response in found[4:7])
     for stream, name in ((chat_events, streams[0][2]), (text_events, streams[1][2])):
         assert stream[-1] == "[DONE]"
         assert_error(json.loads(stream[-2])["error"], "grammar_rejected", name)
     last = json.loads(responses_events[-1])
     assert (last["type"], last["code"]) == ("error", "grammar_rejected")
-    assert_error(last["error"], "grammar_rejected", "")
+    assert_error(last["error"], "grammar_rejected", streams[2][2])
     assert [response.status_code for response in found[7:]] == [200, 200]
     assert engine.metric(REJECTS) - rejects == 8
     assert "rolled back 3 times" in found[0].json()["error"]["message"]
@@ -168,7 +175,7 @@ def test_a_seeded_answer_is_the_same_or_fails(engine: Engine) -> None:
 
 def test_the_schemas_own_faults_are_400_with_their_types(engine: Engine) -> None:
     path = "/v1/chat/completions"
-    dead = {"structured_outputs": {"grammar": DEAD_END}}
+    dead = {"structured_outputs": {"json": DEAD_END}}
     unsupported = {"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}}
     broken = {"structured_outputs": {"grammar": "root ::= ("}}
     asked = [

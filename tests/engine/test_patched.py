@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from structuredllm_engine_patches.patch import Process
 from structuredllm_engine_patches.registry import PATCHES
+from tests.engine.ends import ask_endings, plain_answers
 from tests.engine.engine_process import Engine, running_engine
 from tests.engine.traffic import Answer, burst, greedy_answers, summary
 
@@ -61,8 +63,6 @@ def test_a_warm_burst_of_one_schema_is_all_valid(patched: Engine) -> None:
 def test_clients_that_leave_do_not_disturb_the_others(patched: Engine) -> None:
     import asyncio
 
-    import httpx
-
     from tests.engine.traffic import schema_of
 
     async def leave(number: int) -> None:
@@ -102,3 +102,24 @@ def test_info_tells_what_runs(patched: Engine) -> None:
     assert (info["tensor_parallel_size"], info["pipeline_parallel_size"], info["world_size"]) == (1, 3, 3)
     assert info["structured_outputs_backend"] == "xgrammar"
     assert str(info["model"]).endswith("/toy")
+
+
+def test_plain_answers_do_not_depend_on_structured_neighbours(patched: Engine) -> None:
+    alone = plain_answers(patched.url, beside=0, seed="alone")
+    mixed = plain_answers(patched.url, beside=24, seed="beside")
+    different = [n for n, (a, b) in enumerate(zip(alone, mixed, strict=True)) if a != b]
+    assert different == [], [(alone[n], mixed[n]) for n in different[:2]]
+    assert all(len(answer.token_ids) == 40 or answer.finish_reason == "stop" for answer in alone)
+
+
+def test_every_way_to_end_ends_clean(patched: Engine) -> None:
+    rejects = patched.metric("structuredllm_engine_grammar_rejects_total")
+    assert ask_endings(patched.url, "fin") == {}
+    assert patched.metric("structuredllm_engine_grammar_rejects_total") == rejects
+
+
+def test_ignore_eos_is_kept_for_plain_requests(patched: Engine) -> None:
+    body = {"model": "toy", "prompt": "on", "max_tokens": 50, "ignore_eos": True, "logit_bias": {"2": 100}}
+    response = httpx.post(f"{patched.url}/v1/completions", json=body, timeout=60)
+    choice = response.json()["choices"][0]
+    assert choice["finish_reason"] == "length"

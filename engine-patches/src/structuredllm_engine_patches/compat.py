@@ -39,17 +39,31 @@ def base_version(version: str) -> str:
     return version.split("+", 1)[0]
 
 
-def check_version(patch_id: str, found: str, supported: Collection[str]) -> None:
-    """Check that `found` is one of the versions that the patch was proven on.
+def unsupported_version(patch_id: str, found: str, supported: Collection[str]) -> UnsupportedVersionError:
+    """Return the error of a patch that was not proven on the version `found`; it says what to do."""
+    return UnsupportedVersionError(
+        f"patch {patch_id} does not support vLLM {found}: "
+        f"supported {', '.join(sorted(supported, key=_version_key)) or 'none'}. {WAY_OUT}"
+    )
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def check_exists(patch_id: str, path: str) -> None:
+    """Check that there is something to replace at `path`.
 
     Raises:
-        UnsupportedVersionError: it is not; the message says what to do.
+        FingerprintMismatchError: there is not.
     """
-    if base_version(found) not in supported:
-        raise UnsupportedVersionError(
-            f"patch {patch_id} does not support vLLM {found}: supported {', '.join(sorted(supported))}. "
-            f"{WAY_OUT}"
-        )
+    try:
+        find(path)
+    except (ImportError, AttributeError) as error:
+        raise FingerprintMismatchError(
+            f"patch {patch_id} replaces {path}, which this vLLM does not have "
+            f"({type(error).__name__}: {error}). {WAY_OUT}"
+        ) from error
 
 
 def check_fingerprint(patch_id: str, path: str, expected: str) -> None:

@@ -13,7 +13,7 @@ from structuredllm_engine_patches import compat
 from structuredllm_engine_patches import patch as patching
 from structuredllm_engine_patches.errors import EnginePatchError
 from structuredllm_engine_patches.import_hook import ImportHook, find_hook
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.settings import Policy, Settings, read_settings
 from structuredllm_engine_patches.telemetry.observation import Observation, PatchState, State
 
@@ -63,9 +63,9 @@ class Installation:
     def apply(self) -> None:
         """Apply each patch now, or as soon as its target's module is imported.
 
-        Raises: EnginePatchError: policy `required` and a patch does not fit. The version is checked here
-            and now, in
-                every process, so that the front-end stops before it starts anything.
+        Raises:
+            EnginePatchError: policy `required` and a patch does not fit. The version is checked here and now,
+                in every process, so that the front-end stops before it starts anything.
         """
         sys.meta_path.insert(0, self._hook)
         for patch in self._patches:
@@ -74,19 +74,24 @@ class Installation:
                     patch.id, State.DISABLED, "STRUCTUREDLLM_PATCHES=disabled"
                 )
                 continue
-            try:
-                compat.check_version(patch.id, self._found_version, patch.vllm_versions)
-            except EnginePatchError as error:
-                self._does_not_fit(patch, error)
+            unfit = patch.unfit.get(self.vllm_version)
+            if unfit is not None:
+                self._leave_out(patch, unfit)
                 continue
-            fit = patch.fits[self.vllm_version]
+            fit = patch.fit_for(self.vllm_version)
+            if fit is None:
+                self._does_not_fit(
+                    patch, compat.unsupported_version(patch.id, self._found_version, patch.vllm_versions)
+                )
+                continue
             self._hook.when_imported(fit.module, lambda p=patch, f=fit: self._apply_one(p, f))  # type: ignore[misc]
+        self._tell_what_is_left_out()
 
     def revert(self) -> None:
         """Put every original back and forget the hook."""
         for patch in self._patches:
-            fit = patch.fits.get(self.vllm_version)
-            if fit is not None and fit.module in sys.modules:
+            fit = patch.fit_for(self.vllm_version)
+            if fit is not None and fit.module in sys.modules and self._states[patch.id].state is State.ACTIVE:
                 patching.revert(patch, fit)
         if self._hook in sys.meta_path:
             sys.meta_path.remove(self._hook)
@@ -95,15 +100,26 @@ class Installation:
         try:
             for path, expected in fit.fingerprints.items():
                 compat.check_fingerprint(patch.id, path, expected)
+            for target in fit.targets:
+                compat.check_exists(patch.id, target)
         except EnginePatchError as error:
             self._does_not_fit(patch, error)
             return
         patching.apply(patch, fit, self)
         self._states[patch.id] = PatchState(patch.id, State.ACTIVE)
 
+    def _leave_out(self, patch: Patch, unfit: Unfit) -> None:
+        state = State.UNAVAILABLE if unfit.needed else State.NOT_NEEDED
+        self._states[patch.id] = PatchState(patch.id, state, unfit.reason)
+
+    def _tell_what_is_left_out(self) -> None:
+        left_out = [f"{s.patch_id} ({s.reason})" for s in self.states() if s.state is State.UNAVAILABLE]
+        if left_out:
+            self.logger.warning("not available for vLLM %s: %s", self.vllm_version, "; ".join(left_out))
+
     def _does_not_fit(self, patch: Patch, error: EnginePatchError) -> None:
         self._states[patch.id] = PatchState(patch.id, State.SKIPPED, str(error))
-        if self.settings.policy is Policy.REQUIRED:
+        if self.settings.policy is Policy.REQUIRED or patch.vital:
             self.logger.error("%s", error)
             raise error
         self.logger.warning("skipped: %s", error)

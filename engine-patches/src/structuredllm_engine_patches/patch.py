@@ -5,7 +5,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +44,19 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Unfit:
+    """A supported version that a patch is knowingly not applied to; unlike silence it stops no engine.
+
+    Attributes:
+        reason: one sentence, shown in /info and in PATCHES.md.
+        needed: True: the version has the fault and no cure of it yet. False: it does not have the fault.
+    """
+
+    reason: str
+    needed: bool
+
+
+@dataclass(frozen=True)
 class Patch:
     """One replacement of an attribute of a vLLM class, in one or more classes of a module.
 
@@ -52,12 +65,16 @@ class Patch:
         title: what it does, one line.
         processes: where it takes effect; other processes never import the target's module because of it.
         fits: how it fits each version (without local part) that it was proven on.
+        unfit: the supported versions that it is knowingly not applied to.
+        other_versions: how it fits every version that is named in neither, unproven ones too: only for what
+            must work where nothing is known of the source.
         why: the fault that it cures.
         upstream: link to the upstream item.
         upstream_change: what upstream would have to change, so that it could be sent there.
         remove_when: what has to be true for it to go.
         build: makes the replacement.
         always: applied under the policy `disabled` too (it only watches).
+        vital: without it the engine does not start under the policy `optional` either.
     """
 
     id: str
@@ -69,12 +86,19 @@ class Patch:
     upstream_change: str
     remove_when: str
     build: Build
+    unfit: Mapping[str, Unfit] = field(default_factory=dict)
+    other_versions: Fit | None = None
     always: bool = False
+    vital: bool = False
 
     @property
     def vllm_versions(self) -> tuple[str, ...]:
         """Return the versions that it was proven on, in the order of the register."""
         return tuple(self.fits)
+
+    def fit_for(self, version: str) -> Fit | None:
+        """Return how the patch is applied to a version (without local part); None where it is not."""
+        return None if version in self.unfit else self.fits.get(version, self.other_versions)
 
 
 def is_applied(patch: Patch, fit: Fit) -> bool:

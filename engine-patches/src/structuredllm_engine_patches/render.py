@@ -7,16 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from structuredllm_engine_patches import compat
-from structuredllm_engine_patches.patch import Fit, Patch
+from structuredllm_engine_patches.patch import Fit, Patch, Unfit
 from structuredllm_engine_patches.registry import PATCHES
+from structuredllm_engine_patches.versions import NEWER, SUPPORTED, Release
 
 HEADER = """\
 # Patches
 
 Generated from the register (`registry.py`) by `python -m structuredllm_engine_patches.render`; do not edit.
 
-| Patch | What it does | vLLM | Where |
-|---|---|---|---|
+"""
+VERSIONS = """
+## Versions of vLLM
+
+"Applied" means that the patch fits and was proven on the real engine. "Not needed": the version does not
+have the fault. "Not available": it has, and there is no cure of it yet; the engine starts all the same and
+says so in its log and in `/info`. On any other version the policy `required` stops the engine before it
+starts; with `optional` it starts with what works on any version.
+
+"""
+NEWER_HEADER = """
+## Newer releases
+
 """
 WIDTH = 110
 
@@ -28,11 +40,34 @@ def default_path() -> Path:
 
 def render_patches(patches: Sequence[Patch]) -> str:
     """Return the page as Markdown."""
-    rows = "".join(
-        f"| `{p.id}` | {p.title} | {', '.join(p.vllm_versions)} | {', '.join(p.processes)} |\n"
-        for p in patches
+    overview = _table(
+        ("Patch", "What it does", "Where"), [(f"`{p.id}`", p.title, ", ".join(p.processes)) for p in patches]
     )
-    return HEADER + rows + "".join(_render_section(p) for p in patches)
+    versions = _table(
+        ("Patch", *SUPPORTED, "any other"),
+        [(f"`{p.id}`", *(_word(p, version) for version in SUPPORTED), _word(p, "")) for p in patches],
+    )
+    newer = "".join(_render_release(release) for release in NEWER)
+    sections = "".join(_render_section(p) for p in patches)
+    return HEADER + overview + VERSIONS + versions + NEWER_HEADER + newer + sections
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = "|---" * len(header) + "|\n"
+    head, *body = (f"| {' | '.join(cells)} |\n" for cells in (header, *rows))
+    return head + rule + "".join(body)
+
+
+def _word(patch: Patch, version: str) -> str:
+    unfit = patch.unfit.get(version)
+    if unfit is not None:
+        return "not available" if unfit.needed else "not needed"
+    return "no" if patch.fit_for(version) is None else "applied"
+
+
+def _render_release(release: Release) -> str:
+    points = (textwrap.fill(f"- {t}", WIDTH, subsequent_indent="  ") for t in (release.proof, *release.needs))
+    return f"vLLM {release.version} is not supported. What it would take:\n\n" + "\n".join(points) + "\n"
 
 
 def _render_section(patch: Patch) -> str:
@@ -44,13 +79,31 @@ def _render_section(patch: Patch) -> str:
         f"- Upstream: <{patch.upstream}>\n"
         f"- What upstream would have to change: {patch.upstream_change}\n"
         f"- Remove when: {patch.remove_when}\n"
-    ) + "".join(_render_fit(version, fit) for version, fit in patch.fits.items())
+    ) + "".join(_render_version(patch, version) for version in [*SUPPORTED, ""])
 
 
-def _render_fit(version: str, fit: Fit) -> str:
+def _render_version(patch: Patch, version: str) -> str:
+    name = f"vLLM {version}" if version else "Any other version"
+    unfit = patch.unfit.get(version)
+    if unfit is not None:
+        return _render_unfit(name, unfit)
+    fit = patch.fit_for(version)
+    # What holds for any version is said once.
+    if fit is None or (version and version not in patch.fits):
+        return ""
+    return _render_fit(name if patch.fits else "Any version", fit)
+
+
+def _render_unfit(name: str, unfit: Unfit) -> str:
+    return f"- {name}: {'not available' if unfit.needed else 'not needed'}, {unfit.reason}\n"
+
+
+def _render_fit(name: str, fit: Fit) -> str:
     targets = ", ".join(f"`{target}`" for target in fit.targets)
+    if not fit.fingerprints:
+        return f"- {name}: replaces {targets}, by capability (no fingerprints)\n"
     fingerprints = "".join(f"  - `{path}`: `{value}`\n" for path, value in fit.fingerprints.items())
-    return f"- vLLM {version} replaces {targets}\n  and relies on this source (fingerprints):\n{fingerprints}"
+    return f"- {name}: replaces {targets}\n  and relies on this source (fingerprints):\n{fingerprints}"
 
 
 def render_fingerprints(patches: Sequence[Patch], version: str) -> str:

@@ -40,6 +40,7 @@ class _WireInfo(BaseModel):
     pipeline_parallel_size: int
     world_size: int
     async_scheduling: bool
+    async_scheduling_forced_off: str = ""
 
 
 class HttpEngineInfo:
@@ -91,4 +92,5 @@ def _to_info(wire: _WireInfo) -> EngineInfo:
         pipeline=wire.pipeline_parallel_size,
         world_size=wire.world_size,
         async_scheduling=wire.async_scheduling,
+        async_forced_off=wire.async_scheduling_forced_off,
     )

@@ -11,25 +11,36 @@ from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.telemetry.metrics import GRAMMAR_FAILURES, GRAMMAR_REJECTS
 from tests.engine.inside.recovery.bench import Engine, Shape
 
-# U+00E9 is two bytes in UTF-8; this vocabulary's tokens are bytes, so take away what no token can begin.
-DEAD_AT_ONCE = "root ::= [\\U00110000]"
+DEADS = {"at once": 'root ::= "\\x07"', "after two tokens": 'root ::= "xy" "\\x07"'}
 
 
+@pytest.mark.parametrize("grammar", DEADS.values(), ids=DEADS)
 @pytest.mark.parametrize("shape", [Shape(), Shape(stages=1, asynchronous=False)], ids=["async", "sync"])
-def test_a_dead_end_ends_its_request_at_once(shape: Shape, installation: Installation) -> None:
+def test_a_dead_end_ends_its_request_at_once(shape: Shape, grammar: str, installation: Installation) -> None:
     before = installation.observation.value(GRAMMAR_FAILURES, cause=Cause.GRAMMAR_DEAD_END)
     engine = Engine(shape)
-    engine.add("dead", [5, 6, 7], DEAD_AT_ONCE)
+    engine.add("dead", [5, 6, 7], grammar)
     engine.add("fine", [5, 6, 7], {"type": "boolean"})
+    engine.add("fine too", [5, 6, 7, 8], {"type": "integer"})
     clients = engine.run()
     failure = decode(clients["dead"].stop_reason)
     assert clients["dead"].finish == "error"
-    assert clients["dead"].tokens == []
+    assert bytes(clients["dead"].tokens) == (b"xy" if "xy" in grammar else b"")
     assert failure is not None
     assert failure.cause is Cause.GRAMMAR_DEAD_END
     assert clients["fine"].finish == "stop"
     assert engine.observation.value(GRAMMAR_REJECTS, backend="xgrammar") == 0
     assert installation.observation.value(GRAMMAR_FAILURES, cause=Cause.GRAMMAR_DEAD_END) - before == 1
+
+
+def test_unnoticed_a_dead_end_looks_like_a_broken_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_end, "dead_rows", lambda bitmask: [])
+    engine = Engine(Shape())
+    engine.add("dead", [5, 6, 7], DEADS["at once"])
+    failure = decode(engine.run()["dead"].stop_reason)
+    assert failure is not None
+    assert failure.cause is Cause.GRAMMAR_REJECTED
+    assert engine.observation.value(GRAMMAR_REJECTS, backend="xgrammar") == 1
 
 
 def test_looking_for_dead_ends_costs_little() -> None:

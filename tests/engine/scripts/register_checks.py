@@ -1,6 +1,7 @@
 """Runs in the engine environment: apply the register to the real vLLM in several ways, print what happened
 as JSON."""
 
+import importlib
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from structuredllm_engine_patches.patch import is_applied
 from structuredllm_engine_patches.registry import PATCHES
 
 VERSION = compat.base_version(compat.installed_vllm_version())
+FITS = [(p, fit) for p in PATCHES if (fit := p.fit_for(VERSION)) is not None]
 
 
 def attempt(policy: str) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def attempt(policy: str) -> dict[str, Any]:
     if hook is None:
         return {"error": error, "states": {}}
     states = {s.patch_id: [s.state.value, s.reason] for s in hook.owner.states()}
-    applied = {p.id: is_applied(p, p.fits[VERSION]) for p in PATCHES}
+    applied = {p.id: is_applied(p, fit) for p, fit in FITS}
     register()
     same = find_hook() is hook
     hook.owner.revert()
@@ -42,18 +44,20 @@ def main() -> None:
     assert waiting is not None
     waiting.owner.revert()
 
-    import vllm.engine.arg_utils  # noqa: F401
     import vllm.v1.engine.core as core
 
+    for _, fit in FITS:
+        importlib.import_module(fit.module)
+
     def current() -> dict[str, Any]:
-        return {target: compat.find(target) for patch in PATCHES for target in patch.fits[VERSION].targets}
+        return {target: compat.find(target) for _, fit in FITS for target in fit.targets}
 
     originals = current()
     results: dict[str, Any] = {"register_is_light": light}
     results["fingerprints"] = {
         path: [compat.fingerprint(compat.resolve(path)), expected]
-        for patch in PATCHES
-        for path, expected in patch.fits[VERSION].fingerprints.items()
+        for _, fit in FITS
+        for path, expected in fit.fingerprints.items()
     }
     for policy in ("required", "optional", "disabled"):
         results[policy] = attempt(policy)

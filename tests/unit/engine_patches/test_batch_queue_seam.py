@@ -230,6 +230,27 @@ def test_a_drained_batch_without_output_raises_the_error_of_its_forward_pass(cor
         step(core)
 
 
+def test_an_engine_core_that_only_logs_details_is_drained_too() -> None:
+    """vLLM 0.22: there is nothing to attach to the outputs."""
+
+    class OldCore(Core):
+        capture_iteration_details = _attach_iteration_details = _attach_weight_version = property()
+
+        @contextlib.contextmanager
+        def log_iteration_details(self, step: Step) -> Iterator[None]:
+            self.detail.append(f"logged {step.name}")
+            yield
+
+    core = OldCore()
+    attach_drain(core)
+    core.add(Step("empty", ()))
+    core.add(Step("first", ("a",)))
+    core.plan(Step("second", ("a",), pending=True))
+    outputs, _ = step(core)
+    assert outputs == {0: "outputs of first"}
+    assert core.detail == ["logged first"]
+
+
 def test_the_decision_is_asked_at_each_step(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "batches_to_drain", lambda waiting, queued: 0)
     core.add(Step("empty", ()))

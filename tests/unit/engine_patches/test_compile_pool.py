@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,14 @@ def make(limits: LaneLimits = LIMITS, blob: bytes = b"") -> Pool:
     pool = CompilePool(PoolOptions(limits, server, 128 * MIB), observer, logging.getLogger("test"))
     pool.load(blob)
     return Pool(pool, observer)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def importable() -> Iterator[None]:
+    """Let the fork server, a process of its own, import the fake compiler of this folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[3]), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="module")

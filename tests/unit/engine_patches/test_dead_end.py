@@ -8,9 +8,12 @@ import pytest
 from structuredllm_engine_patches.guided.dead_end import PROBED_WORDS, dead_rows, owners_of_first_rows
 
 
-class Row(list[int]):
+class Row:
+    def __init__(self, words: list[int]) -> None:
+        self._words = words
+
     def any(self) -> bool:
-        return any(self)
+        return max(self._words, default=0) > 0
 
 
 class Flags(list[bool]):
@@ -30,7 +33,8 @@ class Matrix:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, tuple):
-            return SimpleNamespace(any=lambda axis: Flags(any(words[key[1]]) for words in self.rows))
+            columns: slice = key[1]
+            return SimpleNamespace(any=lambda axis: Flags(any(words[columns]) for words in self.rows))
         self.full_looks += 1
         return Row(self.rows[key])
 

@@ -13,7 +13,7 @@ from structuredllm_engine_patches import patch as patching
 from structuredllm_engine_patches.errors import FingerprintMismatchError, UnsupportedVersionError
 from structuredllm_engine_patches.import_hook import find_hook
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.settings import Policy, Settings
 from structuredllm_engine_patches.telemetry.observation import State
 
@@ -46,9 +46,9 @@ def right_fingerprint() -> str:
 def make_patch(
     *,
     fingerprint: str | None = None,
-    always: bool = False,
     versions: tuple[str, ...] = ("1.0",),
     processes: tuple[Process, ...] = (Process.ENGINE_CORE,),
+    **others: Any,
 ) -> Patch:
     fit = Fit(
         targets=(TARGET,),
@@ -64,7 +64,7 @@ def make_patch(
         upstream_change="nothing",
         remove_when="never",
         build=build,
-        always=always,
+        **others,
     )
 
 
@@ -165,3 +165,44 @@ def test_disabled_applies_only_what_always_runs(install: Callable[..., Installat
     watching = install(make_patch(always=True), Policy.DISABLED)
     assert call() == ["upstream", "patched"]
     assert watching.state_of("p900-test") is State.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("needed", "state"), [(False, State.NOT_NEEDED), (True, State.UNAVAILABLE)], ids=["not-needed", "no-cure"]
+)
+def test_a_version_that_the_register_leaves_out_stops_no_engine(
+    install: Callable[..., Installation], caplog: pytest.LogCaptureFixture, needed: bool, state: State
+) -> None:
+    left_out = {"1.0": Unfit("because of that", needed=needed)}
+    installation = install(make_patch(versions=("2.0",), unfit=left_out), Policy.REQUIRED)
+    assert call() == ["upstream"]
+    assert [(s.state, s.reason) for s in installation.states()] == [(state, "because of that")]
+    assert ("because of that" in caplog.text) == needed
+
+
+@pytest.mark.parametrize("policy", [Policy.REQUIRED, Policy.OPTIONAL])
+def test_what_works_on_any_version_is_applied_to_one_that_nobody_knows(
+    install: Callable[..., Installation], policy: Policy
+) -> None:
+    anywhere = Fit(targets=(TARGET,), fingerprints={})
+    installation = install(make_patch(versions=(), other_versions=anywhere), policy)
+    assert call() == ["upstream", "patched"]
+    assert installation.state_of("p900-test") is State.ACTIVE
+
+
+def test_what_an_unknown_version_does_not_have_is_skipped(install: Callable[..., Installation]) -> None:
+    gone = Fit(targets=(TARGET, f"{MODULE}:Engine.gone"), fingerprints={})
+    installation = install(make_patch(versions=(), other_versions=gone), Policy.OPTIONAL)
+    assert call() == ["upstream"], "all targets of a patch or none"
+    (state,) = installation.states()
+    assert state.state is State.SKIPPED
+    assert "Engine.gone, which this vLLM does not have" in state.reason
+
+
+def test_a_vital_patch_that_cannot_be_placed_stops_an_optional_engine_too(
+    install: Callable[..., Installation],
+) -> None:
+    gone = Fit(targets=(f"{MODULE}:Engine.gone",), fingerprints={})
+    install(make_patch(versions=(), other_versions=gone, vital=True), Policy.OPTIONAL)
+    with pytest.raises(FingerprintMismatchError, match=r"Engine\.gone"):
+        call()

@@ -11,6 +11,7 @@ from structuredllm_engine_patches.errors import UnsupportedVersionError
 from structuredllm_engine_patches.import_hook import find_hook
 from structuredllm_engine_patches.registry import PATCHES
 from structuredllm_engine_patches.render import main, render_patches
+from structuredllm_engine_patches.versions import NEWER, SUPPORTED
 
 
 def test_ids_are_unique_and_targets_are_fingerprinted() -> None:
@@ -26,6 +27,33 @@ def test_ids_are_unique_and_targets_are_fingerprinted() -> None:
         assert patch.why
         assert patch.upstream_change
         assert patch.remove_when
+
+
+def test_every_patch_says_something_about_every_supported_version() -> None:
+    """Silence would stop an engine of a version that is said to be supported."""
+    for patch in PATCHES:
+        for version in SUPPORTED:
+            assert patch.fit_for(version) or version in patch.unfit, f"{patch.id} is silent on vLLM {version}"
+        assert not set(patch.fits) & set(patch.unfit)
+        assert set(patch.fits) | set(patch.unfit) <= set(SUPPORTED)
+        assert all(unfit.reason for unfit in patch.unfit.values())
+
+
+def test_the_drain_is_there_wherever_it_is_needed_and_the_guard_everywhere() -> None:
+    drain, guard = (next(p for p in PATCHES if p.id.startswith(f"{n}-")) for n in ("p001", "p040"))
+    assert set(drain.fits) == set(SUPPORTED)
+    assert drain.fit_for("0.33.0") is None
+    assert guard.vital
+    assert guard.fit_for("0.33.0") is not None
+
+
+def test_page_names_what_is_not_applied_and_what_newer_releases_need() -> None:
+    page = render_patches(PATCHES)
+    assert "| `p002-allow-v1-pp-async` | not needed | applied | no |" in page
+    assert "- vLLM 0.22.1: not needed, this version does not refuse the combination" in page
+    for release in NEWER:
+        assert release.version not in SUPPORTED
+        assert f"vLLM {release.version} is not supported" in page
 
 
 def test_committed_page_is_current(tmp_path: Path) -> None:

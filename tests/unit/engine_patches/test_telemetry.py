@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from structuredllm_engine_patches.seams.async_guard import ATTRIBUTE
 from structuredllm_engine_patches.seams.core_telemetry import build_loop, observe, read_facts
 from structuredllm_engine_patches.telemetry.exposition import EngineView, render_info, render_metrics
 from structuredllm_engine_patches.telemetry.metrics import GRAMMAR_REJECTS, STALE_MASKS
@@ -83,6 +84,7 @@ def test_info_has_the_agreed_shape() -> None:
         "data_parallel_size": 1,
         "world_size": 6,
         "async_scheduling": True,
+        "async_scheduling_forced_off": "",
         "model": "/models/toy",
         "structured_outputs_backend": "xgrammar",
     }
@@ -115,6 +117,42 @@ def test_metrics_show_rejects_by_backend_stale_masks_and_the_queue() -> None:
         ), line
 
 
+def test_an_engine_that_is_not_watched_shows_no_zeros() -> None:
+    core = make_core()
+    facts = read_facts(core.vllm_config, vllm_version="9.9.9", package_version="0.1.0", policy="optional")
+    text = render_metrics(EngineView(facts, lambda: PATCHES, None)).decode()
+    assert "structuredllm_engine_topology_info" in text
+    assert 'structuredllm_engine_patch_info{id="p001"' in text
+    assert "stale_mask" not in text
+
+
+def test_why_asynchronous_scheduling_is_off_is_in_info() -> None:
+    core = make_core()
+    vars(core.vllm_config)[ATTRIBUTE] = "no drain"
+    assert json.loads(render_info(make_engine_view(core, Observation())))["async_scheduling_forced_off"] == (
+        "no drain"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "structured", "rejects"),
+    [("FINISHED_ERROR", True, 1), ("FINISHED_ERROR", False, 0), ("FINISHED_STOPPED", True, 0)],
+)
+def test_rejects_are_counted_where_the_manager_accepts_no_tokens(
+    status: str, structured: bool, rejects: int
+) -> None:
+    """vLLM 0.22: the scheduler asks the grammar itself and stops the request with an error."""
+    core = make_core()
+    core.structured_output_manager = SimpleNamespace()
+    core.scheduler._handle_stopped_request = lambda request: True
+    observation = Observation()
+    observe(core, observation, LOGGER, CLOCK)
+    request = structured_request("xgrammar")
+    request.use_structured_output, request.status = structured, SimpleNamespace(name=status)
+    assert core.scheduler._handle_stopped_request(request) is True
+    assert observation.value(GRAMMAR_REJECTS, backend="xgrammar") == rejects
+
+
 def test_accepted_tokens_are_not_counted() -> None:
     core = make_core()
     observation = Observation()
@@ -139,15 +177,19 @@ def test_a_mask_built_before_the_earlier_step_was_processed_is_counted() -> None
     assert observation.value(STALE_MASKS) == 1
 
 
-def test_output_that_will_be_thrown_away_makes_no_mask_stale() -> None:
+@pytest.mark.parametrize(
+    "dropped",
+    [{"drop_stale_output": True, "num_stale_output_tokens": 1}, {"async_tokens_to_discard": 1}],
+    ids=["0.32", "0.22"],
+)
+def test_output_that_will_be_thrown_away_makes_no_mask_stale(dropped: dict[str, Any]) -> None:
     core = make_core()
     observation = Observation()
     observe(core, observation, LOGGER, CLOCK)
     core.scheduler.schedule(FakeStep("a"))
     second = FakeStep("a")
     core.scheduler.schedule(second)
-    core.scheduler.requests["a"].drop_stale_output = True
-    core.scheduler.requests["a"].num_stale_output_tokens = 1
+    vars(core.scheduler.requests["a"]).update(dropped)
     core.scheduler.get_grammar_bitmask(second)
     assert observation.value(STALE_MASKS) == 0
 

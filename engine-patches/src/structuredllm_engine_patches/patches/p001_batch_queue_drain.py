@@ -19,6 +19,18 @@ PATCH = Patch(
     title="Process queued batches until no mask of the deferred batch can be stale",
     processes=(Process.ENGINE_CORE,),
     fits={
+        "0.22.1": Fit(
+            targets=(f"{ENGINE_CORE}:EngineCore.step_with_batch_queue",),
+            fingerprints={
+                f"{ENGINE_CORE}:EngineCore.step_with_batch_queue": "4023fd7e04edda22",
+                f"{ENGINE_CORE}:EngineCore._process_aborts_queue": "63a0a75ba97bed88",
+                f"{ENGINE_CORE}:EngineCoreProc._process_engine_step": "c7b8548c56032748",
+                "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": "c8cfd2ba3a972b14",
+                "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_after_schedule": (
+                    "9b2483183d5b0cd5"
+                ),
+            },
+        ),
         "0.32.0": Fit(
             targets=(f"{ENGINE_CORE}:EngineCore.step_with_batch_queue",),
             fingerprints={

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.patches import p001_batch_queue_drain
 from structuredllm_engine_patches.seams import runner_validation
 from structuredllm_engine_patches.telemetry.observation import State
@@ -27,6 +27,7 @@ PATCH = Patch(
     title="Allow pipeline + asynchronous scheduling on the V1 model runner while the drain is active",
     processes=(Process.FRONT_END,),
     fits={"0.32.0": Fit(targets=(FEATURES,), fingerprints={FEATURES: "075a6453dc626561"})},
+    unfit={"0.22.1": Unfit("this version does not refuse the combination", needed=False)},
     why=(
         "vLLM 0.32 refuses the combination at start-up because of the fault that p001 cures, so models that"
         " only the V1 runner supports lose asynchronous scheduling. The refusal stays with speculative "

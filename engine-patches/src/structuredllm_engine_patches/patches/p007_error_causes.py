@@ -5,7 +5,7 @@ from typing import Any
 
 from structuredllm_engine_patches.guided.causes import Cause
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import error_causes
 from structuredllm_engine_patches.telemetry.metrics import GRAMMAR_FAILURES
 
@@ -41,6 +41,12 @@ PATCH = Patch(
                 ),
             },
         ),
+    },
+    unfit={
+        "0.22.1": Unfit(
+            "refused tokens and failed compilations end requests there too, and their outputs say no cause",
+            needed=True,
+        )
     },
     why=(
         "A request whose grammar refused a token, does not compile or allows nothing ends with the finish "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.patches import p024_verdict_once
 from structuredllm_engine_patches.seams import recovery
 from structuredllm_engine_patches.telemetry.metrics import GRAMMAR_RECOVERIES
@@ -40,6 +40,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("one refused token ends a request there too", needed=True)},
     why=(
         "One refused token ends a request, whatever it had got so far. The grammar is now asked before the "
         "token is taken; if it refuses, the request is preempted with everything in flight dropped and "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import dead_end
 
 SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -27,6 +27,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("a mask that allows nothing is not noticed there either", needed=True)},
     why=(
         "A schema can compile and still come to a point where no token is allowed. Upstream then samples "
         "from minus infinity everywhere, takes whatever comes out, and ends the request with an anonymous "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import compile_limits
 
 MODULE = "vllm.v1.structured_output.backend_xgrammar"
@@ -34,6 +34,11 @@ PATCH = Patch(
                 "vllm.v1.structured_output.utils:compile_regex_with_timeout": "0953066a67a38a0a",
             },
         ),
+    },
+    unfit={
+        "0.22.1": Unfit(
+            "compilations have no limit there; the gateway's schema limits are what holds", needed=True
+        )
     },
     why=(
         "A schema, regex or grammar can take minutes and gigabytes to compile. vLLM compiles in threads of "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import error_bodies
 
 SERVING = "vllm.entrypoints.generate.base.serving:GenerateBaseServing"
@@ -32,6 +32,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("every failed request ends there with the same anonymous error", needed=True)},
     why=(
         'Every failed request gets the message "Internal server error", type "InternalServerError" and the '
         "code 500: a client cannot tell its own bad schema from a broken engine, and whoever retries cannot "

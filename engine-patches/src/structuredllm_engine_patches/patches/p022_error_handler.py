@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import error_bodies
 
 HANDLERS = "vllm.entrypoints.serve.exception_handling.handlers.vllm_error"
@@ -29,6 +29,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("its error bodies have no string code and no request id either", needed=True)},
     why=(
         "vLLM's error model has an integer `code` and no request id, so the body of a failed request cannot "
         "say why it failed nor which request it was."

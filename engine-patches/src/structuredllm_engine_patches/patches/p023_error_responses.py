@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import error_responses
 
 SERVING = "vllm.entrypoints.openai.responses.serving:OpenAIServingResponses"
@@ -32,6 +32,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("its streams of the Responses API were not looked at", needed=True)},
     why=(
         "In a stream of the Responses API the error body of a failed request does not pass upstream's own "
         "validation of stream events, and the connection breaks off without a word. With the parsing context "

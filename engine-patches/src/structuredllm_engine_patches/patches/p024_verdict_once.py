@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import recovery
 
 ACCEPT_TOKENS = "vllm.v1.structured_output:StructuredOutputManager.accept_tokens"
@@ -19,6 +19,7 @@ PATCH = Patch(
     title="Let the scheduler use the grammar's verdict that p008 has already asked for",
     processes=(Process.ENGINE_CORE,),
     fits={"0.32.0": Fit(targets=(ACCEPT_TOKENS,), fingerprints={ACCEPT_TOKENS: "a8d98ca53cc8c08e"})},
+    unfit={"0.22.1": Unfit("the scheduler asks the grammar once, as p008 is not applied", needed=False)},
     why=(
         "p008 asks the grammar before a token is taken; asked a second time by upstream's own call, it would "
         "advance twice."

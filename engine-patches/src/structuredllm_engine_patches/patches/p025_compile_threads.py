@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import compile_threads
 
 MANAGER = "vllm.v1.structured_output:StructuredOutputManager"
@@ -29,6 +29,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("it belongs to p010", needed=True)},
     why=(
         "The engine core has half as many compile threads as the machine has CPUs, and each waits until its "
         "compilation ends: with p010 as many slow grammars would hold up all structured requests for their "

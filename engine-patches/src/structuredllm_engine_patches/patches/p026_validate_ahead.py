@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from structuredllm_engine_patches.installation import Installation
-from structuredllm_engine_patches.patch import Fit, Patch, Process
+from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import validate_ahead
 
 LLM = "vllm.v1.engine.async_llm:AsyncLLM"
@@ -32,6 +32,7 @@ PATCH = Patch(
             },
         ),
     },
+    unfit={"0.22.1": Unfit("grammars are validated on the event loop there", needed=True)},
     why=(
         "Every structured request is validated on the API server's event loop: while a grammar is parsed, up "
         "to the 5 seconds of a regex and without a limit for all others, no request is read and no token is "

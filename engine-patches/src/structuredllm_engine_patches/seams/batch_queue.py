@@ -1,15 +1,16 @@
 """p001: process queued batches until a deferred batch's masks can be right.
 
-Upstream (vLLM 0.32, `EngineCore.step_with_batch_queue`) defers the sampling of a batch whose structured
-requests still have a token in flight, processes one older batch and builds the mask. The seam adds the
-missing part between these two: right after upstream processed its one batch, it processes as many more as
-the rule in `guided.drain` asks for. Nothing of upstream's body is replaced.
+Upstream (vLLM 0.22 and 0.32, `EngineCore.step_with_batch_queue`) defers the sampling of a batch whose
+structured requests still have a token in flight, processes one older batch and builds the mask. The seam
+adds the missing part between these two: right after upstream processed its one batch, it processes as many
+more as the rule in `guided.drain` asks for. Nothing of upstream's body is replaced.
 
 Why right there and not where the mask is built: with draft tokens upstream validates the drafts of the
 deferred batch against the grammar before it asks for the mask, and that needs the same tokens.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, cast
 
@@ -105,7 +106,7 @@ class BatchQueueDrain:
         core = self._core
         future, scheduler_output, execute_future = core.batch_queue.pop()
         with (
-            core.capture_iteration_details(scheduler_output) as iteration_details,
+            iteration_details_of(core, scheduler_output) as iteration_details,
             core.log_error_detail(scheduler_output),
         ):
             model_output = future.result()
@@ -117,9 +118,19 @@ class BatchQueueDrain:
                 )
         core._process_aborts_queue()
         outputs: Outputs = self._update_from_output(scheduler_output, model_output) or {}
-        core._attach_iteration_details(outputs, iteration_details)
-        core._attach_weight_version(outputs)
+        # vLLM 0.22 has nothing to attach.
+        if hasattr(core, "_attach_iteration_details"):
+            core._attach_iteration_details(outputs, iteration_details)
+        if hasattr(core, "_attach_weight_version"):
+            core._attach_weight_version(outputs)
         return outputs
+
+
+def iteration_details_of(core: Any, scheduler_output: Any) -> AbstractContextManager[Any]:
+    """Return upstream's context for one processed batch: it notes details in 0.32, 0.22 only logs them."""
+    if hasattr(core, "capture_iteration_details"):
+        return cast(AbstractContextManager[Any], core.capture_iteration_details(scheduler_output))
+    return cast(AbstractContextManager[Any], core.log_iteration_details(scheduler_output))
 
 
 def deliver_in_order(core: Any, groups: list[Outputs]) -> Outputs:

@@ -1,7 +1,8 @@
-"""p003: watch an engine core (vLLM 0.32) and open its telemetry port when it is complete.
+"""p003: watch an engine core and open its telemetry port when it is complete.
 
 Wraps bound methods of the one engine core: where its scheduler asks whether a grammar takes the sampled
-tokens, and where it builds masks. Changes nothing of what they return.
+tokens (vLLM 0.32) or ends a request because it did not (0.22), and where it builds masks. Changes nothing of
+what they return.
 """
 
 import logging
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+from structuredllm_engine_patches.seams.async_guard import forced_off
 from structuredllm_engine_patches.seams.batch_queue import ATTRIBUTE as DRAIN_ATTRIBUTE
 from structuredllm_engine_patches.seams.ledger_hook import attach_ledger, step_key
 from structuredllm_engine_patches.telemetry.exposition import EngineFacts
@@ -61,6 +63,7 @@ def read_facts(vllm_config: Any, *, vllm_version: str, package_version: str, pol
         data_parallel_size=int(parallel.data_parallel_size),
         world_size=int(parallel.world_size),
         async_scheduling=bool(vllm_config.scheduler_config.async_scheduling),
+        async_scheduling_forced_off=forced_off(vllm_config),
         model=str(vllm_config.model_config.model),
         structured_outputs_backend=str(vllm_config.structured_outputs_config.backend),
     )
@@ -69,7 +72,10 @@ def read_facts(vllm_config: Any, *, vllm_version: str, package_version: str, pol
 def observe(core: Any, observation: Observation, logger: logging.Logger, clock: Clock) -> None:
     """Keep the metrics of an engine core from now on; `clock` gives seconds and never goes back."""
     _expect_rejects(str(core.vllm_config.structured_outputs_config.backend), observation)
-    _count_rejects(core.structured_output_manager, observation)
+    if hasattr(core.structured_output_manager, "accept_tokens"):
+        _count_rejects(core.structured_output_manager, observation)
+    else:
+        _count_rejected_ends(core.scheduler, observation)
     _watch_masks(core.scheduler, observation, logger, clock)
     _read_queue(core, observation)
     _read_requests(core.scheduler, observation)
@@ -92,6 +98,23 @@ def _count_rejects(manager: Any, observation: Observation) -> None:
         return accepted
 
     manager.accept_tokens = accept_and_count
+
+
+def _count_rejected_ends(scheduler: Any, observation: Observation) -> None:
+    """Count where there is no single place that asks the grammar (vLLM 0.22).
+
+    There a structured request is stopped with an error inside `update_from_output` for this reason only;
+    blocks that could not be loaded end a request elsewhere.
+    """
+    handle_stopped_request = scheduler._handle_stopped_request
+
+    def count_and_handle(request: Any) -> bool:
+        if request.use_structured_output and request.status.name == "FINISHED_ERROR":
+            observation.add(GRAMMAR_REJECTS, backend=_backend_of(request))
+        finished: bool = handle_stopped_request(request)
+        return finished
+
+    scheduler._handle_stopped_request = count_and_handle
 
 
 def _read_queue(core: Any, observation: Observation) -> None:
@@ -130,7 +153,7 @@ def _watch_masks(scheduler: Any, observation: Observation, logger: logging.Logge
         for request_id in ledger.behind(step_key(scheduler_output)):
             request = scheduler.requests.get(request_id)
             # A request that ended needs no mask; one whose output will be thrown away is not behind.
-            if request is None or (request.drop_stale_output and request.num_stale_output_tokens > 0):
+            if request is None or _output_is_dropped(request):
                 continue
             if observation.add(STALE_MASKS) <= LOGGED_STALE_MASKS:
                 logger.error(
@@ -147,6 +170,13 @@ def _watch_masks(scheduler: Any, observation: Observation, logger: logging.Logge
         return masks
 
     scheduler.get_grammar_bitmask = check_and_build
+
+
+def _output_is_dropped(request: Any) -> bool:
+    """Return whether what is in flight for a request is thrown away: preempted by a reset of the cache."""
+    if getattr(request, "async_tokens_to_discard", 0) > 0:
+        return True
+    return bool(getattr(request, "drop_stale_output", False)) and request.num_stale_output_tokens > 0
 
 
 def _backend_of(request: Any) -> str:

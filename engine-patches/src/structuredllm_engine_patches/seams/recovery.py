@@ -58,13 +58,23 @@ def build_update(
         if state.dead_end:
             return _end(request)
         if _can_ask_first(scheduler, new_token_ids) and asks_once():
-            state.verdict = bool(structured.grammar.accept_tokens(request.request_id, new_token_ids))
+            state.verdict = _takes(structured.grammar, request.request_id, new_token_ids)
             if not state.verdict and _recovers(scheduler, request, state, new_token_ids[0], logger):
                 count()
                 return [], False
         return original(scheduler, request, new_token_ids, *args, **kwargs)
 
     return _update_request_with_output
+
+
+def _takes(grammar: Any, request_id: str, tokens: list[int]) -> bool:
+    """Let the grammar take the tokens; a refusal leaves it as it was, or so that `_set_back` mends it."""
+    asked_before = (
+        type(grammar).__name__ in recovery.BROKEN_BY_REFUSAL and not grammar.ll_matcher.is_stopped()
+    )
+    if asked_before and grammar.validate_tokens(tokens) != tokens:
+        return False
+    return bool(grammar.accept_tokens(request_id, tokens))
 
 
 def _recovers(
@@ -125,7 +135,7 @@ def _situation(scheduler: Any, request: Any, state: GrammarState) -> recovery.Si
 
 
 def _set_back(grammar: Any, request: Any) -> bool:
-    """Give the grammar the request's tokens anew: some backends are unusable after a refusal."""
+    """Give the grammar the request's tokens anew, which also shows whether it agrees with its history."""
     grammar.reset()
     tokens = list(request.output_token_ids)
     return not tokens or bool(grammar.accept_tokens(request.request_id, tokens))

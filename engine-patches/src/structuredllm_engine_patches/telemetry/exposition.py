@@ -26,7 +26,10 @@ from structuredllm_engine_patches.telemetry.observation import Observation, Patc
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What does not change while the engine core runs; field names are those of /info."""
+    """What does not change while the engine core runs; field names are those of /info.
+
+    `async_scheduling_forced_off` is the reason why p040 switched it off, empty when it did not.
+    """
 
     vllm_version: str
     package_version: str
@@ -36,6 +39,7 @@ class EngineFacts:
     data_parallel_size: int
     world_size: int
     async_scheduling: bool
+    async_scheduling_forced_off: str
     model: str
     structured_outputs_backend: str
 
@@ -47,12 +51,13 @@ class EngineView:
     Attributes:
         facts: what does not change.
         patches: state of each patch, in the register's order; read at each scrape.
-        observation: the metrics' values.
+        observation: the metrics' values; None where nothing is counted (a version of vLLM that is not known),
+            which must not look like zeros.
     """
 
     facts: EngineFacts
     patches: Callable[[], Sequence[PatchState]]
-    observation: Observation
+    observation: Observation | None
 
 
 def render_info(view: EngineView) -> bytes:
@@ -74,11 +79,12 @@ class _ViewCollector:
 
     def collect(self) -> Iterable[Family]:
         """Yield the metric families with their values of this moment."""
+        observation = self._view.observation
         for metric in METRICS:
             if isinstance(metric, Facts):
                 yield _facts_family(metric, self._view)
-            else:
-                yield _family(metric, self._view.observation)
+            elif observation is not None:
+                yield _family(metric, observation)
 
 
 def _facts_family(metric: Facts, view: EngineView) -> Family:

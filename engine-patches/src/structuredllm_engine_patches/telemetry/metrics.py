@@ -71,7 +71,11 @@ class Facts(Metric):
 PATCH_INFO = Facts(
     "structuredllm_engine_patch_info",
     "State of each patch in this engine core, always 1.",
-    {"id": (), "vllm": (), "state": ("active", "skipped", "disabled", "elsewhere")},
+    {
+        "id": (),
+        "vllm": (),
+        "state": ("active", "skipped", "disabled", "elsewhere", "not-needed", "unavailable"),
+    },
 )
 TOPOLOGY_INFO = Facts(
     "structuredllm_engine_topology_info",
@@ -124,6 +128,10 @@ DRAINED_BATCHES = Counter(
     "structuredllm_engine_drained_batches",
     "Queued batches that the drain processed before a mask was built.",
 )
+UNVERIFIED_DRAFTS = Counter(
+    "structuredllm_engine_unverified_drafts",
+    "Drafts of structured requests that their grammar refused or never saw; no worker takes one.",
+)
 MASK_FILL = Histogram(
     "structuredllm_engine_mask_fill_seconds",
     "Time that the engine core's loop took to build the masks of one batch.",
@@ -155,6 +163,7 @@ METRICS: tuple[Metric, ...] = (
     COMPILE_WORKERS_LOST,
     STALE_MASKS,
     DRAINED_BATCHES,
+    UNVERIFIED_DRAFTS,
     MASK_FILL,
     IN_FLIGHT_STEPS,
     PIPELINE_SLOTS,

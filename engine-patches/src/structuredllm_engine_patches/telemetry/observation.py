@@ -13,10 +13,22 @@ class State(StrEnum):
     """State of a patch in this process."""
 
     ACTIVE = "active"
+    """In place."""
+
     SKIPPED = "skipped"
+    """Not in place: it does not fit what is installed, or its module is not imported in this process."""
+
     DISABLED = "disabled"
+    """Not in place because of the policy."""
+
     ELSEWHERE = "elsewhere"
     """It takes effect in processes of another kind, which check it themselves and do not start without it."""
+
+    NOT_NEEDED = "not-needed"
+    """Not in place: this version of vLLM does not have the fault."""
+
+    UNAVAILABLE = "unavailable"
+    """Not in place: this version of vLLM has the fault and the register says that it has no cure for it."""
 
 
 @dataclass(frozen=True)

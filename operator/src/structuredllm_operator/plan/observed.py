@@ -82,7 +82,12 @@ class Pod:
 
 @dataclass(frozen=True)
 class PatchState:
-    """One engine patch as the engine reports it: state is active, skipped, disabled or elsewhere."""
+    """One engine patch as the engine reports it.
+
+    `state` is active, skipped, disabled, elsewhere (in another kind of process), or one of the two that the
+    patch package decides for a supported version of vLLM: not-needed (it does not have the fault) and
+    unavailable (it has, and there is no cure of it yet).
+    """
 
     id: str
     state: str
@@ -91,7 +96,10 @@ class PatchState:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the engine says of itself at GET :9464/info."""
+    """What the engine says of itself at GET :9464/info.
+
+    `async_forced_off` says why the patch package switched asynchronous scheduling off; empty if it did not.
+    """
 
     vllm_version: str
     policy: str
@@ -100,6 +108,7 @@ class EngineInfo:
     pipeline: int
     world_size: int
     async_scheduling: bool
+    async_forced_off: str = ""
 
 
 @dataclass(frozen=True)

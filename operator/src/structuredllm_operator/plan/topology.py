@@ -27,6 +27,12 @@ class Finding:
 
 Check = Callable[[StructuredLLMSpec, EngineInfo], Finding | None]
 
+SETTLED: Final = frozenset({"active", "elsewhere", "not-needed", "unavailable"})
+"""States of a patch on a version of vLLM that the patch package supports.
+
+One of the front-end or of a worker is elsewhere: it is checked there, such a process does not start without.
+"""
+
 _PATCH_CURE: Final = (
     "use an image with the structuredllm engine patches for its vLLM version (spec.engine.image),"
     " or set spec.engine.patches to Optional"
@@ -57,7 +63,10 @@ def verify(spec: StructuredLLMSpec, report: EngineReport | None) -> Finding:
 
 
 def check_patches(spec: StructuredLLMSpec, info: EngineInfo) -> Finding | None:
-    """Every patch that the engine knows is active when the policy requires them."""
+    """Every patch that the engine knows is in place when the policy requires them.
+
+    Those that the package knowingly leaves out of a supported version count: it is proven as it is.
+    """
     if spec.engine.patches is not PatchPolicy.REQUIRED:
         return None
     if info.policy != PatchPolicy.REQUIRED.value.lower():
@@ -67,8 +76,7 @@ def check_patches(spec: StructuredLLMSpec, info: EngineInfo) -> Finding | None:
             f"the engine runs with patch policy {info.policy!r}, but spec.engine.patches is Required:"
             f" the image overrides it; {_PATCH_CURE}",
         )
-    # A patch of the front-end or of a worker is checked there: such a process does not start without it.
-    missing = [patch for patch in info.patches if patch.state not in ("active", "elsewhere")]
+    missing = [patch for patch in info.patches if patch.state not in SETTLED]
     if missing or not info.patches:
         named = (
             ", ".join(f"{patch.id} ({patch.reason or patch.state})" for patch in missing) or "none is known"
@@ -99,21 +107,30 @@ def check_world_size(spec: StructuredLLMSpec, info: EngineInfo) -> Finding | Non
 
 
 def check_async(spec: StructuredLLMSpec, info: EngineInfo) -> Finding | None:
-    """Async scheduling is as the spec says; vLLM switches it off by itself where it thinks it unsafe."""
+    """Async scheduling is as the spec says; vLLM switches it off by itself where it thinks it unsafe.
+
+    With optional patches, an engine that went without asynchronous scheduling for want of one does as it was
+    told; the message of the verified topology says why.
+    """
     if spec.engine.async_scheduling == info.async_scheduling:
+        return None
+    if info.async_forced_off and spec.engine.patches is PatchPolicy.OPTIONAL:
         return None
     words = {True: "on", False: "off"}
     return Finding(
         FALSE,
         Reason.ASYNC_MISMATCH,
         f"spec.engine.asyncScheduling is {words[spec.engine.async_scheduling]}, but the engine runs with it"
-        f" {words[info.async_scheduling]}: set it to {str(info.async_scheduling).lower()}, or use an"
-        " image whose"
-        " patches allow it",
+        f" {words[info.async_scheduling]}{_because(info)}: set it to {str(info.async_scheduling).lower()}, or"
+        " use an image whose patches allow it",
     )
 
 
 CHECKS: Final[tuple[Check, ...]] = (check_patches, check_world_size, check_async)
+
+
+def _because(info: EngineInfo) -> str:
+    return f" ({info.async_forced_off})" if info.async_forced_off else ""
 
 
 def _describe(info: EngineInfo) -> str:
@@ -121,5 +138,6 @@ def _describe(info: EngineInfo) -> str:
     return (
         f"vLLM {info.vllm_version}, tensor {info.tensor} x pipeline {info.pipeline}, world size"
         f" {info.world_size},"
-        f" async scheduling {'on' if info.async_scheduling else 'off'}, active patches: {active}"
+        f" async scheduling {'on' if info.async_scheduling else 'off'}{_because(info)},"
+        f" active patches: {active}"
     )

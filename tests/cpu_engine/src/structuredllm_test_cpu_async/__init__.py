@@ -1,8 +1,8 @@
-"""Test-only vLLM plugin: asynchronous scheduling of the V1 model runner on the CPU platform (vLLM 0.32.0).
+"""Test-only vLLM plugin: asynchronous scheduling of the V1 model runner on the CPU platform.
 
-It gives the CPU build what the async path expects of a GPU, so that the real scheduler, batch queue,
-grammar and IPC run without one. Nothing of it belongs into the product. It acts only when
-STRUCTUREDLLM_TEST_CPU_ASYNC=1; the module imports nothing heavy because vLLM loads it in every process.
+For vLLM 0.22.1 and 0.32.0. It gives the CPU build what the async path expects of a GPU, so that the real
+scheduler, batch queue, grammar and IPC run without one. Nothing of it belongs into the product. It acts only
+when STRUCTUREDLLM_TEST_CPU_ASYNC=1; the module imports nothing heavy because vLLM loads it in every process.
 """
 
 import os

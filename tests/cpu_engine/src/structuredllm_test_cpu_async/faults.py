@@ -4,10 +4,13 @@ STRUCTUREDLLM_TEST_ALLOW_UNPATCHED=1   lift upstream's refusal of V1 + pipeline 
 STRUCTUREDLLM_TEST_MUTATE=no-drain     the patch's decision says "drain nothing"
 STRUCTUREDLLM_TEST_MUTATE=one-more     the patch's decision says "drain one batch at the most"
 STRUCTUREDLLM_TEST_STAGE_MS=10         each pipeline stage takes at least so many milliseconds
+STRUCTUREDLLM_TEST_RAISE_WHEN=PATH     as soon as the file exists, with "STAGE METHOD" in it (METHOD:
+                                       execute_model or sample_tokens), that stage's model runner raises
 """
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 MARK = "__structuredllm_test__"
@@ -28,13 +31,18 @@ def install(environ: Mapping[str, str]) -> None:
     stage_milliseconds = float(environ.get("STRUCTUREDLLM_TEST_STAGE_MS", "0"))
     if stage_milliseconds > 0:
         _slow_stages(stage_milliseconds / 1000)
+    raise_when = environ.get("STRUCTUREDLLM_TEST_RAISE_WHEN", "")
+    if raise_when:
+        for method in ("execute_model", "sample_tokens"):
+            _raise_when(Path(raise_when), method)
 
 
 def _allow_unpatched() -> None:
     from vllm.config.vllm import VllmConfig
 
-    original = VllmConfig._get_v1_model_runner_unsupported_features
-    if hasattr(original, MARK):
+    original = getattr(VllmConfig, "_get_v1_model_runner_unsupported_features", None)
+    if original is None or hasattr(original, MARK):
+        # Older versions of vLLM refuse nothing.
         return
 
     def without_refusal(self: Any) -> list[str]:
@@ -76,3 +84,22 @@ def _slow_stages(seconds: float) -> None:
 
     setattr(model_forward, MARK, True)
     GPUModelRunner._model_forward = model_forward
+
+
+def _raise_when(order: Path, method: str) -> None:
+    from vllm.distributed.parallel_state import get_pp_group
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    original = getattr(GPUModelRunner, method)
+    if hasattr(original, MARK):
+        return
+
+    def fail_or_go_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if order.exists():
+            stage, what = order.read_text().split()
+            if what == method and int(stage) == get_pp_group().rank_in_group:
+                raise ValueError(f"injected into {method} of stage {stage}")
+        return original(self, *args, **kwargs)
+
+    setattr(fail_or_go_on, MARK, True)
+    setattr(GPUModelRunner, method, fail_or_go_on)

@@ -68,6 +68,7 @@ def install() -> None:
         return
     setattr(torch, MARK, True)
     _stub_streams_and_events()
+    _complete_the_runner_placeholders()
     _keep_async_scheduling()
     _make_intermediate_tensors_on_first_use()
 
@@ -82,6 +83,22 @@ def _stub_streams_and_events() -> None:
     torch.cuda.current_stream = lambda *args, **kwargs: InertStream()
     torch.cuda.stream = stream
     torch.Generator = OffsetGenerator
+
+
+def _complete_the_runner_placeholders() -> None:
+    """Give the runner whole stand-ins while it is made: those of vLLM 0.22 can only record, not wait."""
+    import vllm.v1.worker.cpu_model_runner as runner
+
+    @contextlib.contextmanager
+    def torch_cuda_wrapper() -> Iterator[None]:
+        event, stream = torch.Event, torch.cuda.Stream
+        torch.Event, torch.cuda.Stream = DoneEvent, InertStream
+        try:
+            yield
+        finally:
+            torch.Event, torch.cuda.Stream = event, stream
+
+    runner._torch_cuda_wrapper = torch_cuda_wrapper
 
 
 def _keep_async_scheduling() -> None:

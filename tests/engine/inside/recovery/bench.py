@@ -26,6 +26,8 @@ from structuredllm_engine_patches.telemetry.observation import Observation
 from tests.engine.inside.recovery.kv_executor import LAYER, VOCABULARY, KvExecutor
 
 END = 256
+MISSING_BYTE = 0x07
+"""No token has it: a grammar that needs it comes to a dead end there."""
 MAX_STEPS = 3000
 MODEL_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -36,7 +38,7 @@ MODEL_CONFIG = {
     "num_key_value_heads": 4,
     "num_hidden_layers": 4,
     "vocab_size": VOCABULARY,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 128,
     "eos_token_id": END,
 }
 PIECES = ['{"', '":', '", "', '"}', "true", "false", "ann", "bob", "name", "age", "ok", "why"]
@@ -83,8 +85,8 @@ def _base_config() -> Any:
         return EngineArgs(
             model=folder,
             skip_tokenizer_init=True,
-            max_model_len=256,
-            max_num_batched_tokens=256,
+            max_model_len=128,
+            max_num_batched_tokens=128,
             max_num_seqs=8,
             async_scheduling=False,
             enforce_eager=True,
@@ -93,8 +95,12 @@ def _base_config() -> Any:
 
 @cache
 def compiler() -> xgr.GrammarCompiler:
-    """Return a compiler for a vocabulary of all bytes, an end token and a few words."""
-    words = [bytes([byte]) for byte in range(256)] + [b"</s>"] + [piece.encode() for piece in PIECES]
+    """Return a compiler for a vocabulary of all bytes but one, an end token and a few words."""
+    words = (
+        [bytes([byte]) if byte != MISSING_BYTE else b"<none>" for byte in range(256)]
+        + [b"</s>"]
+        + [piece.encode() for piece in PIECES]
+    )
     words += [f"<unused{n}>".encode() for n in range(VOCABULARY - len(words))]
     info = xgr.TokenizerInfo(words, vocab_type=xgr.VocabType.RAW, stop_token_ids=[END])
     return xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
@@ -172,6 +178,7 @@ class Engine:
                 if isinstance(constraint, str)
                 else StructuredOutputsParams(json=json.dumps(constraint))
             )
+            outputs._backend = "xgrammar"
         request = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=prompt,

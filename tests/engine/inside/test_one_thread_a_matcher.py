@@ -1,0 +1,89 @@
+"""A grammar's matcher is touched by one thread at a time: what happens if not, and that vLLM keeps to it."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.engine.inside.closed import overlap
+from tests.engine.inside.closed.world import SCHEMA, World
+
+SCRIPT = Path(__file__).parent / "closed" / "shared_matcher.py"
+SECONDS = 4
+TRIES = 5
+MANY = 160
+"""Above the 128 requests from which upstream fills the masks in a pool of threads."""
+
+
+def drive(mode: str) -> tuple[int, dict[str, int]]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), mode, str(SECONDS)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    return done.returncode, json.loads(lines[-1]) if lines else {}
+
+
+def test_a_shared_matcher_crashes_or_refuses_what_its_mask_allows() -> None:
+    seen = []
+    for _ in range(TRIES):
+        status, counts = drive("shared")
+        seen.append((status, counts))
+        if status < 0 or counts.get("rejected"):
+            return
+    raise AssertionError(f"sharing did no harm in {TRIES} tries: {seen}")
+
+
+def test_a_matcher_of_its_own_does_not() -> None:
+    status, counts = drive("own")
+    assert status == 0
+    assert counts["accepted"] > 100
+    assert counts["rejected"] == 0
+
+
+def wide_world(requests: int) -> World:
+    """Return a world with as many structured requests, half of them of one schema, and a wide pool."""
+    world = World(drafts=0)
+    # Upstream's pool has one thread on a small machine, which would hide an overlap.
+    world.manager.executor_for_fillmask.shutdown()
+    world.manager.executor_for_fillmask = ThreadPoolExecutor(max_workers=8)
+    for number in range(requests):
+        schema = SCHEMA if number % 2 else {**SCHEMA, "$comment": str(number)}
+        world.add(f"r{number}", schema)
+    return world
+
+
+@pytest.mark.parametrize("requests", [16, MANY])
+def test_no_two_threads_are_inside_one_grammar(requests: int) -> None:
+    world = wide_world(requests)
+    # Two requests of one schema share its compiled form, and must not share a matcher.
+    matchers = {id(world.grammar(f"r{n}").matcher) for n in range(requests)}
+    assert len(matchers) == requests
+    with overlap.watched_grammars() as watch:
+        for number in range(requests, requests + 8):
+            world.step()
+            world.add(f"r{number}", {**SCHEMA, "$comment": str(number)})
+        world.run()
+    assert watch.overlaps == []
+    assert watch.calls > requests * 10
+    assert world.rejects == 0
+    assert all(record.finish == "stop" for record in world.records.values())
+    if requests == MANY:
+        assert max(len(threads) for threads in watch.threads.values()) > 1, "the pool was not used"
+
+
+def test_the_watch_notices_a_shared_matcher() -> None:
+    world = wide_world(MANY)
+    shared = world.grammar("r0")
+    for number in range(MANY):
+        world.scheduler.requests[f"r{number}"].structured_output_request.grammar = shared
+    world.step()
+    with overlap.watched_grammars() as watch:
+        world.manager.grammar_bitmask(world.scheduler.requests, [f"r{n}" for n in range(MANY)], {})
+    assert watch.overlaps
