@@ -249,10 +249,27 @@ def test_bad_grammars_fail_with_their_own_words(manager: Any) -> None:
         assert error.failure.detail
 
 
-@pytest.mark.parametrize("regex", ["((([a-z]{0,20}){0,20}){0,20}){0,20}", "[a-z]*" * 300])
-def test_what_compiles_well_and_then_takes_seconds_for_a_token_is_refused(manager: Any, regex: str) -> None:
-    made = start(manager, f"runtime {len(regex)}", regex=regex)
+def test_what_compiles_well_and_then_takes_seconds_for_a_token_is_refused(manager: Any) -> None:
+    made = start(manager, "runtime", regex="((([a-z]{0,20}){0,20}){0,20}){0,20}")
     assert cause_of(made) is Cause.GRAMMAR_COMPILE_TIMEOUT
+
+
+def test_what_becomes_slow_later_allows_nothing_from_then_on_and_is_not_compiled_again(manager: Any) -> None:
+    regex = "x{200}((([a-z]{0,20}){0,20}){0,20}){0,20}"
+    grammar = grammar_of(start(manager, "later", regex=regex))
+    assert not isinstance(grammar, Exception), "the worker's walk does not go so far"
+    mask = xgrammar.allocate_token_bitmask(1, grammar.vocab_size)
+    rng, steps = random.Random(3), 0  # noqa: S311
+    while True:
+        grammar.fill_bitmask(mask, 0)
+        allowed = [t for t in range(grammar.vocab_size) if mask[0][t // 32].item() >> (t % 32) & 1]
+        if not allowed:
+            break
+        assert grammar.accept_tokens("r", [rng.choice(allowed)])
+        steps += 1
+        assert steps < 400
+    assert steps > 10
+    assert cause_of(start(manager, "later again", regex=regex)) is Cause.GRAMMAR_COMPILE_TIMEOUT
 
 
 def test_ten_bombs_hold_nobody_up(manager: Any) -> None:

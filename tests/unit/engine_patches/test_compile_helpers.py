@@ -39,7 +39,7 @@ def test_weight_is_bounded_and_quick() -> None:
 
 
 def test_cache_drops_the_least_recently_used_by_bytes() -> None:
-    cache: CompileCache[str] = CompileCache(max_bytes=10)
+    cache: CompileCache[str, str] = CompileCache(max_bytes=10)
     cache.put("a", "A", 4)
     cache.put("b", "B", 4)
     assert cache.get("a") == "A"
@@ -52,8 +52,18 @@ def test_cache_drops_the_least_recently_used_by_bytes() -> None:
     assert (cache.get("huge"), cache.size_bytes, len(cache)) == (None, 5, 2)
 
 
+def test_cache_forgets_a_value() -> None:
+    cache: CompileCache[str, list[str]] = CompileCache(max_bytes=10)
+    value = ["a"]
+    cache.put("a", value, 4)
+    cache.put("b", ["a"], 4)
+    assert cache.forget(value) == "a"
+    assert cache.forget(value) is None
+    assert (cache.size_bytes, len(cache)) == (4, 1)
+
+
 def test_cache_remembers_failures_for_a_while_and_not_too_many() -> None:
-    cache: CompileCache[str] = CompileCache(max_bytes=1, max_failures=2, failure_seconds=60)
+    cache: CompileCache[str, str] = CompileCache(max_bytes=1, max_failures=2, failure_seconds=60)
     error = ValueError("bomb")
     cache.put_failure("bomb", error, now=0)
     assert cache.failure("bomb", now=59) is error

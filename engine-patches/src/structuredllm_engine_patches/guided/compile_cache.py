@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
@@ -18,7 +19,7 @@ class _Failed:
     until: float
 
 
-class CompileCache(Generic[Value]):
+class CompileCache(Generic[Key, Value]):
     """The least recently used grammars go first.
 
     Args:
@@ -31,14 +32,14 @@ class CompileCache(Generic[Value]):
         self._max_bytes = max_bytes
         self._max_failures = max_failures
         self._failure_seconds = failure_seconds
-        self._found: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
-        self._failed: OrderedDict[Hashable, _Failed] = OrderedDict()
+        self._found: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._failed: OrderedDict[Key, _Failed] = OrderedDict()
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def get(self, key: Hashable) -> Value | None:
+    def get(self, key: Key) -> Value | None:
         """Return the grammar, or None."""
         entry = self._found.get(key)
         if entry is None:
@@ -46,7 +47,7 @@ class CompileCache(Generic[Value]):
         self._found.move_to_end(key)
         return entry[0]
 
-    def failure(self, key: Hashable, now: float) -> Exception | None:
+    def failure(self, key: Key, now: float) -> Exception | None:
         """Return the error of a failed compilation that is still remembered, or None."""
         failed = self._failed.get(key)
         if failed is None:
@@ -56,7 +57,7 @@ class CompileCache(Generic[Value]):
             return None
         return failed.error
 
-    def put(self, key: Hashable, value: Value, size_bytes: int) -> None:
+    def put(self, key: Key, value: Value, size_bytes: int) -> None:
         """Keep a grammar; one larger than the whole cache is not kept."""
         previous = self._found.pop(key, None)
         if previous is not None:
@@ -69,7 +70,16 @@ class CompileCache(Generic[Value]):
             _, (_, freed) = self._found.popitem(last=False)
             self.size_bytes -= freed
 
-    def put_failure(self, key: Hashable, error: Exception, now: float) -> None:
+    def forget(self, value: Value) -> Key | None:
+        """Drop a grammar and return its key; None for one that is not kept."""
+        for key, (kept, size_bytes) in self._found.items():
+            if kept is value:
+                del self._found[key]
+                self.size_bytes -= size_bytes
+                return key
+        return None
+
+    def put_failure(self, key: Key, error: Exception, now: float) -> None:
         """Remember a failure."""
         self._failed.pop(key, None)
         self._failed[key] = _Failed(error, now + self._failure_seconds)

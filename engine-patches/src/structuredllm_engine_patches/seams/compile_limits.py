@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 from structuredllm_engine_patches.compiling.worker_handle import LOWEST_PRIORITY
@@ -18,12 +19,15 @@ from structuredllm_engine_patches.compiling.xgrammar_jobs import MAX_THREADS, co
 from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.seams.compile_pools import Role, close_pool, pool_of
 from structuredllm_engine_patches.seams.grammar_checks import build_validate, with_stand_ins, without_timeout
+from structuredllm_engine_patches.seams.guarded_matcher import guarded
 from structuredllm_engine_patches.seams.remote_compiler import RemoteCompiler, SharedJobs
 
 Method = Callable[..., Any]
 
 SLOW_THREADS = 2
 """For compilations that a worker has shown to end and that are cheaper repeated than sent."""
+
+BODY_ATTRIBUTE = "_structuredllm_compile_grammar"
 
 PROBE_GRAMMAR = 'root ::= "a"'
 """Compiled once, in process, to get at the tokenizer's data that upstream made."""
@@ -35,7 +39,7 @@ def build(original: Method, installation: Installation) -> Method:
         case "__post_init__":
             return _build_post_init(original, installation)
         case "compile_grammar":
-            return with_stand_ins(original, compile_regex_with_timeout=without_timeout)
+            return _build_compile_grammar(original, installation)
         case "destroy":
             return _build_destroy(original, installation)
         case "validate_xgrammar_grammar":
@@ -50,6 +54,33 @@ def _build_post_init(original: Method, installation: Installation) -> Method:
         backend.compiler = make_compiler(backend.compiler, installation)
 
     return __post_init__
+
+
+def _build_compile_grammar(original: Method, installation: Installation) -> Method:
+    @wraps(original)
+    def compile_grammar(backend: Any, *args: Any, **kwargs: Any) -> Any:
+        body = getattr(backend, BODY_ATTRIBUTE, None)
+        if body is None:
+            body = _guarded_body(original, backend, installation)
+            setattr(backend, BODY_ATTRIBUTE, body)
+        return body(backend, *args, **kwargs)
+
+    return compile_grammar
+
+
+def _guarded_body(original: Method, backend: Any, installation: Installation) -> Method:
+    """Return upstream's own body, for one backend, with matchers that give up."""
+    import xgrammar
+
+    def on_slow(compiled: Any, seconds: float) -> None:
+        installation.logger.warning("a grammar needed %.1f s for one token: its request ends", seconds)
+        backend.compiler.found_slow(compiled, seconds)
+
+    stand_in = SimpleNamespace(
+        GrammarMatcher=guarded(xgrammar.GrammarMatcher, on_slow),
+        StructuralTagItem=xgrammar.StructuralTagItem,
+    )
+    return with_stand_ins(original, xgr=stand_in, compile_regex_with_timeout=without_timeout)
 
 
 def _build_destroy(original: Method, installation: Installation) -> Method:

@@ -43,7 +43,7 @@ class SharedJobs:
         self._clock = clock
         self._lock = threading.Lock()
         self._running: dict[CompileJob, Future[CompileResult]] = {}
-        self._failures: CompileCache[None] = CompileCache(max_bytes=0)
+        self._failures: CompileCache[CompileJob, None] = CompileCache(max_bytes=0)
 
     def start(self, job: CompileJob) -> "Future[CompileResult]":
         """Return the future of the job's run, which may have been started for somebody else."""
@@ -59,6 +59,11 @@ class SharedJobs:
             future = self._running[job] = self._pool().submit(job)
         future.add_done_callback(lambda done: self._ended(job, done))
         return future
+
+    def remember(self, job: CompileJob, error: GrammarFailureError) -> None:
+        """Refuse the job for a while."""
+        with self._lock:
+            self._failures.put_failure(job, error, self._clock())
 
     def _ended(self, job: CompileJob, done: "Future[CompileResult]") -> None:
         error = done.exception()
@@ -92,7 +97,7 @@ class RemoteCompiler:
         self._compile_here = compile_here
         self._slow_threads = slow_threads
         self._lock = threading.Lock()
-        self._cache: CompileCache[Any] = CompileCache(cache_bytes)
+        self._cache: CompileCache[CompileJob, Any] = CompileCache(cache_bytes)
         self._here: dict[CompileJob, Future[Any]] = {}
 
     def compile_json_schema(
@@ -141,6 +146,14 @@ class RemoteCompiler:
                 # One that was sent has a copy of its automaton for each rule, which xgrammar does not count.
                 self._cache.put(job, kept, max(kept.memory_size_bytes, len(result.blob)))
         return kept
+
+    def found_slow(self, compiled: Any, seconds: float) -> None:
+        """Note that a grammar that came from here turned out to be slow when it was used."""
+        with self._lock:
+            job = self._cache.forget(compiled)
+        if job is not None:
+            detail = f"Working out what may follow a token took {seconds:.1f} s."
+            self._jobs.remember(job, GrammarFailureError(Cause.GRAMMAR_COMPILE_TIMEOUT, detail))
 
     def _kept(self, job: CompileJob) -> Any:
         with self._lock:
