@@ -25,8 +25,9 @@ GRACE_SECONDS = 1.0
 EXIT_CODE_SECONDS = 0.5
 """So long a dead rank's exit code is waited for."""
 
-LEAVE_SECONDS = 3.0
-"""After so long the engine core ends, whatever holds its loop up (a call that no queue can wake)."""
+LEAVE_SECONDS = 1.5
+"""After so long the engine core ends, whatever holds its loop up: the answer of a rank on another node
+comes over a socket that no other thread can wake. Its end is what the front-end notices then."""
 
 Shutdown = Callable[[Any], None]
 
