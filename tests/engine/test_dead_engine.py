@@ -78,7 +78,7 @@ def check(seen: Watched, reason: str, name: str, *, within: float = 0.0) -> None
     assert seen.exit < EXIT_SECONDS + within
     assert seen.code == EXIT_CODE
     assert seen.left == []
-    words = [line for line in seen.last if "ended because the engine died" in line]
+    words = [line for line in seen.last if "fatal error: the engine died" in line]
     assert len(words) == 1, seen.last
     assert reason in words[0]
 

@@ -94,7 +94,7 @@ def follower_ends(nodes: Nodes, begun: float, name: str) -> str:
     print(f"\n{name}: follower ended after {seconds:.2f} s with {code}", *last, sep="\n    ")
     assert seconds < NOTICED_SECONDS
     assert code == EXIT_CODE
-    words = [line for line in last if "this node of the engine is dead" in line]
+    words = [line for line in last if "fatal error: this node of the engine died" in line]
     assert len(words) == 1, last
     time.sleep(1)
     assert session(nodes.follower.pid) == {}

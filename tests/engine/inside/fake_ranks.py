@@ -93,7 +93,7 @@ def running_ranks(monkeypatch: Any) -> Iterator[Ranks]:
     """Run three fake ranks under a real executor for the length of the block."""
     monkeypatch.setattr(upstream.WorkerProc, "__init__", init)
     monkeypatch.setattr(upstream, "OMPProcessManager", _NoThreadBinding)
-    # This process plays the engine core, which would end itself 3 s after it was told.
+    # This process plays the engine core, which would end itself soon after it was told.
     monkeypatch.setattr(executor_failure, "start_timer", lambda *_: None)
     config = VllmConfig(
         parallel_config=ParallelConfig(pipeline_parallel_size=STAGES, distributed_executor_backend="mp")

@@ -101,6 +101,7 @@ def test_a_utility_that_fails_leaves_the_engine_alive(monkeypatch: pytest.Monkey
 
 
 def test_an_orderly_shutdown_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", "1")
     with running_ranks(monkeypatch) as ranks:
         assert ranks.step({}).result() == STAGES - 1
         ranks.executor.shutdown()

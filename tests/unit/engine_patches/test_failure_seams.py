@@ -117,6 +117,23 @@ class Process:
         self.exitcode = -9
 
 
+class LateProcess(Process):
+    """A dead process that has its exit code a moment after its sentinel."""
+
+    def __init__(self, exitcode: int) -> None:
+        super().__init__(exitcode)
+        self._asked = 0
+
+    @property  # type: ignore[override]
+    def exitcode(self) -> int | None:
+        self._asked += 1
+        return self._code if self._asked > 1 else None
+
+    @exitcode.setter
+    def exitcode(self, code: int | None) -> None:
+        self._code = code
+
+
 class Pipe:
     """The pipe whose end tells a worker to leave."""
 
@@ -155,7 +172,7 @@ class TestExecutor:
             events.append(f"tidied {[h.proc.exitcode for h in executor.workers]}")
 
         ticks = iter(range(1000))
-        return executor_failure.build_shutdown(upstream, note, LOGGER, lambda: next(ticks) * 0.6)
+        return executor_failure.build_shutdown(upstream, note, LOGGER, lambda: next(ticks) * 0.3)
 
     def test_tells_first_then_ends_the_stuck_ranks(
         self, note: FailureNote, timers: list[float], caplog: pytest.LogCaptureFixture
@@ -170,6 +187,20 @@ class TestExecutor:
         assert cause is not None
         assert cause.text.startswith("rank 0 (pipeline stage 0) was ended by SIGKILL")
         assert cause.text in caplog.text
+
+    def test_waits_a_moment_for_the_exit_code(self, note: FailureNote, timers: list[float]) -> None:
+        events: list[str] = []
+        executor = make_executor(events, [LateProcess(-9)], failed=True)
+        self.shutdown(events, note)(executor)
+        cause = note.read()
+        assert cause is not None
+        assert "SIGKILL" in cause.text
+
+    def test_tells_without_an_exit_code_too(self, note: FailureNote, timers: list[float]) -> None:
+        events: list[str] = []
+        executor = make_executor(events, [Process(None)], failed=True)
+        self.shutdown(events, note)(executor)
+        assert events[0] == "told"
 
     def test_a_rank_that_left_a_note_is_believed(self, note: FailureNote, timers: list[float]) -> None:
         note.write(Cause(Kind.RAISED, "rank 1: ValueError: boom"))
@@ -244,7 +275,9 @@ class TestHeadlessNode:
     ) -> None:
         note.write(Cause(Kind.LOST, "rank 1: lost its leader"))
         assert self.monitor(note, failed=True, inline=True) == [EXIT_CODE]
-        assert "this node of the engine is dead: rank 1: lost its leader" in caplog.text
+        assert (
+            "fatal error: this node of the engine died: rank 1: lost its leader (exit code 70)" in caplog.text
+        )
         assert not note.path.exists()
 
     @pytest.mark.parametrize(("failed", "inline"), [(False, True), (True, False), (False, False)])

@@ -21,6 +21,15 @@ ENGINE_CORE = """\
 (APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above.
 """
 
+DEAD_ENGINE = """\
+(APIServer pid=7) ERROR 11-30 15:28:47 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: \
+EngineCore encountered an issue. See stack trace (above) for the root cause.
+INFO:     Finished server process [7]
+(APIServer pid=7) CRITICAL 11-30 15:28:48 [leave.py:50] fatal error: the engine died: rank 0 \
+(pipeline stage 0) was ended by SIGKILL (often the kernel, out of memory) (exit code 70)
+resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 4 leaked shared_memory objects
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "line"),
@@ -31,6 +40,11 @@ ENGINE_CORE = """\
             " Invalid repository ID or local directory specified: '/models/none'",
         ),
         (ENGINE_CORE, "torch.OutOfMemoryError: CUDA out of memory."),
+        (
+            DEAD_ENGINE,
+            "fatal error: the engine died: rank 0 (pipeline stage 0) was ended by SIGKILL (often the kernel,"
+            " out of memory) (exit code 70)",
+        ),
         ("\x1b[31mValueError: bad\x1b[0m\nbye", "ValueError: bad"),
         (
             "RuntimeError: Engine core initialization failed.",

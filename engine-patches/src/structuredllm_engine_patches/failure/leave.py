@@ -52,6 +52,11 @@ class Departure:
             self._end(EXIT_CODE)
 
 
+def last_line(who: str, reason: str) -> str:
+    """Return the line that a process ends with; "error:" is what readers of a log's tail look for."""
+    return f"fatal error: {who} died: {reason} (exit code {EXIT_CODE})"
+
+
 def start_timer(seconds: float, action: Callable[[], None]) -> None:
     """Call `action` after so many seconds in a daemon thread, which holds nobody up."""
 

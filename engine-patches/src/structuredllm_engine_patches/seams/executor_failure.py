@@ -22,8 +22,12 @@ from structuredllm_engine_patches.seams.rank_failure import name_of
 GRACE_SECONDS = 1.0
 """So long the remaining ranks may leave by themselves; nothing of theirs is worth more after a failure."""
 
-LEAVE_SECONDS = 3.0
-"""After so long the engine core ends, whatever holds its loop up (a call that no queue can wake)."""
+EXIT_CODE_SECONDS = 0.5
+"""So long a dead rank's exit code is waited for."""
+
+LEAVE_SECONDS = 1.5
+"""After so long the engine core ends, whatever holds its loop up: the answer of a rank on another node
+comes over a socket that no other thread can wake. Its end is what the front-end notices then."""
 
 Shutdown = Callable[[Any], None]
 
@@ -40,7 +44,7 @@ def build_shutdown(
         with one_at_a_time:
             if not getattr(executor, "shutting_down", False):
                 if getattr(executor, "is_failed", False):
-                    _note_dead_ranks(executor, note)
+                    _note_dead_ranks(executor, note, clock)
                     _tell(executor, note, logger)
                     _end_ranks(executor, clock)
                 elif (error := _failure_of_engine_core(executor)) is not None:
@@ -63,7 +67,11 @@ def _failure_of_engine_core(executor: Any) -> Exception | None:
     return error
 
 
-def _note_dead_ranks(executor: Any, note: FailureNote) -> None:
+def _note_dead_ranks(executor: Any, note: FailureNote, clock: Callable[[], float]) -> None:
+    # The monitor wakes when a process closed its end of a pipe, a moment before it has an exit code.
+    give_up_at = clock() + EXIT_CODE_SECONDS
+    while all(handle.proc.exitcode is None for handle in executor.workers) and clock() < give_up_at:
+        time.sleep(0.005)
     for handle in executor.workers:
         code = handle.proc.exitcode
         # A rank that left with our code has left a note of its own.

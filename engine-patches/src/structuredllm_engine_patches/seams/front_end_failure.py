@@ -15,7 +15,7 @@ from typing import Any
 
 from structuredllm_engine_patches.failure import death
 from structuredllm_engine_patches.failure.cause import ended
-from structuredllm_engine_patches.failure.leave import EXIT_CODE, Departure
+from structuredllm_engine_patches.failure.leave import Departure, last_line
 from structuredllm_engine_patches.failure.note import FailureNote
 
 ATTRIBUTE = "_structuredllm_watch"
@@ -108,7 +108,7 @@ class EngineWatch:
     def _last_words(self) -> str:
         reason = self._reason()
         self._note.remove()
-        return f"ended because the engine died: {reason} (exit code {EXIT_CODE})"
+        return last_line("the engine", reason)
 
 
 def read_state(client: Any) -> death.EngineState:

@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any
 
 from structuredllm_engine_patches.failure.cause import Cause, Kind
-from structuredllm_engine_patches.failure.leave import EXIT_CODE, Departure, End, leave_now
+from structuredllm_engine_patches.failure.leave import Departure, End, last_line, leave_now
 from structuredllm_engine_patches.failure.note import FailureNote
 from structuredllm_engine_patches.failure.peers import Event, Peers
 from structuredllm_engine_patches.seams.rank_failure import name_of
@@ -79,7 +79,7 @@ def build_monitor(original: Method, note: FailureNote, logger: logging.Logger, e
         cause = note.read()
         note.remove()
         reason = cause.text if cause else "a rank is gone"
-        return f"this node of the engine is dead: {reason} (exit code {EXIT_CODE})"
+        return last_line("this node of the engine", reason)
 
     @wraps(original)
     def start_worker_monitor(executor: Any, inline: bool = False) -> None:
