@@ -186,8 +186,9 @@ def test_output_that_will_be_thrown_away_makes_no_mask_stale(dropped: dict[str, 
     core = make_core()
     observation = Observation()
     observe(core, observation, LOGGER, CLOCK)
-    core.scheduler.schedule(FakeStep("a"))
-    second = FakeStep("a")
+    # Both kept: a step is known by its identity.
+    first, second = FakeStep("a"), FakeStep("a")
+    core.scheduler.schedule(first)
     core.scheduler.schedule(second)
     vars(core.scheduler.requests["a"]).update(dropped)
     core.scheduler.get_grammar_bitmask(second)
