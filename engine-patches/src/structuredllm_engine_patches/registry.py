@@ -24,6 +24,7 @@ from structuredllm_engine_patches.patches import (
     p030_lost_node,
     p031_dead_front_end,
     p040_async_guard,
+    p045_token_handoff,
     p046_validation_causes,
 )
 
@@ -51,5 +52,6 @@ PATCHES = (
     p030_lost_node.PATCH,
     p031_dead_front_end.PATCH,
     p040_async_guard.PATCH,
+    p045_token_handoff.PATCH,
     p046_validation_causes.PATCH,
 )

@@ -34,6 +34,14 @@ class Step:
         return dict.fromkeys(self.ids, 1)
 
     @property
+    def scheduled_new_reqs(self) -> list[Any]:
+        return []
+
+    @property
+    def scheduled_cached_reqs(self) -> SimpleNamespace:
+        return SimpleNamespace(resumed_req_ids=set[str]())
+
+    @property
     def has_structured_output_requests(self) -> bool:
         return bool(self.ids)
 

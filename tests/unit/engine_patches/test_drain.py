@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import pytest
 from hypothesis import given, settings
@@ -51,8 +52,12 @@ class QueueModel:
     number: int = 0
     sampled: dict[str, list[int]] = field(default_factory=dict)
 
-    def step(self, requests: frozenset[str]) -> None:
+    def step(self, requests: frozenset[str], anew: frozenset[str] = frozenset()) -> None:
+        """Run a step; the requests `anew` start over, what is in flight for them is thrown away."""
         self.number += 1
+        for request in anew:
+            self.sampled.pop(request, None)
+        self.ledger.forget(anew)
         pending = any(self._outstanding(r) for r in requests)
         self.ledger.scheduled(self.number, requests)
         if pending:
@@ -111,6 +116,22 @@ def test_drains_no_more_than_needed(size: int, steps: list[frozenset[str]]) -> N
         return count
 
     run(size, steps, checked)
+
+
+@settings(max_examples=200, deadline=None)
+@given(size=SIZES, steps=STEPS, anew=STEPS)
+def test_waits_for_no_step_whose_output_is_thrown_away(
+    size: int, steps: list[frozenset[str]], anew: list[frozenset[str]]
+) -> None:
+    model = QueueModel(size, batches_to_drain)
+    for requests, over in zip_longest(steps, anew, fillvalue=frozenset[str]()):
+        model.step(requests, over)
+        outstanding = {n for numbers in model.sampled.values() for n in numbers} - set(model.processed)
+        assert len(model.ledger) == len(outstanding)
+    assert model.stale == 0
+    while model.queue:
+        model._pop()
+    assert len(model.ledger) == 0
 
 
 COLD = [frozenset[str](), frozenset[str](), *[frozenset("a")] * 20]

@@ -1,4 +1,4 @@
-"""p002 lifts one refusal, only while the drain is in place and without speculative decoding."""
+"""p002 lifts one refusal, only while its faults are cured and without speculative decoding."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ def upstream(config: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("features", "speculative", "drain", "expected"),
+    ("features", "speculative", "cured", "expected"),
     [
         ([REFUSED_FEATURE, "diffusion models"], None, True, ["diffusion models"]),
         ([REFUSED_FEATURE], None, False, [REFUSED_FEATURE]),
@@ -23,15 +23,15 @@ def upstream(config: Any) -> list[str]:
     ],
 )
 def test_lifts_only_that_refusal(
-    features: list[str], speculative: object, drain: bool, expected: list[str]
+    features: list[str], speculative: object, cured: bool, expected: list[str]
 ) -> None:
-    method = build_features(upstream, drain_is_active=lambda: drain)
+    method = build_features(upstream, is_cured=lambda: cured)
     assert method(SimpleNamespace(features=features, speculative_config=speculative)) == expected
 
 
-def test_does_not_ask_for_the_drain_where_nothing_is_refused() -> None:
+def test_does_not_ask_for_the_cures_where_nothing_is_refused() -> None:
     def ask() -> bool:
         raise AssertionError("would import the engine core's module for nothing")
 
-    method = build_features(upstream, drain_is_active=ask)
+    method = build_features(upstream, is_cured=ask)
     assert method(SimpleNamespace(features=["x"], speculative_config=None)) == ["x"]

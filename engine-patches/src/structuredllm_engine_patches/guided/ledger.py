@@ -38,6 +38,21 @@ class StepLedger:
         """Note that the scheduler has seen the output of `step`."""
         self._steps.pop(step, None)
 
+    def forget(self, request_ids: Collection[str]) -> None:
+        """Note that no step scheduled so far will give these requests a token.
+
+        Their outputs are thrown away (the request starts anew), or the ids belong to other requests now.
+        """
+        gone = frozenset(request_ids)
+        if not gone:
+            return
+        for step, sampled in list(self._steps.items()):
+            if not gone.isdisjoint(sampled):
+                if left := sampled - gone:
+                    self._steps[step] = left
+                else:
+                    del self._steps[step]
+
     def requests_of(self, step: Hashable) -> frozenset[str]:
         """Return the structured requests for which `step` samples; empty for an unknown or plain step."""
         return self._steps.get(step, frozenset())

@@ -151,9 +151,8 @@ def _watch_masks(scheduler: Any, observation: Observation, logger: logging.Logge
 
     def check_and_build(scheduler_output: Any) -> Any:
         for request_id in ledger.behind(step_key(scheduler_output)):
-            request = scheduler.requests.get(request_id)
-            # A request that ended needs no mask; one whose output will be thrown away is not behind.
-            if request is None or _output_is_dropped(request):
+            # A request that ended inside a drained batch needs no mask.
+            if request_id not in scheduler.requests:
                 continue
             if observation.add(STALE_MASKS) <= LOGGED_STALE_MASKS:
                 logger.error(
@@ -170,13 +169,6 @@ def _watch_masks(scheduler: Any, observation: Observation, logger: logging.Logge
         return masks
 
     scheduler.get_grammar_bitmask = check_and_build
-
-
-def _output_is_dropped(request: Any) -> bool:
-    """Return whether what is in flight for a request is thrown away: preempted by a reset of the cache."""
-    if getattr(request, "async_tokens_to_discard", 0) > 0:
-        return True
-    return bool(getattr(request, "drop_stale_output", False)) and request.num_stale_output_tokens > 0
 
 
 def _backend_of(request: Any) -> str:

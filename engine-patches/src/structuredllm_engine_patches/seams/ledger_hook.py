@@ -23,6 +23,8 @@ def attach_ledger(scheduler: Any) -> StepLedger:
 
     def schedule_and_note(*args: Any, **kwargs: Any) -> Any:
         scheduler_output = schedule(*args, **kwargs)
+        if len(ledger):
+            ledger.forget(requests_starting_anew(scheduler, scheduler_output))
         # The flag is upstream's own: plain traffic costs one attribute read a step.
         if scheduler_output.has_structured_output_requests:
             ledger.scheduled(
@@ -49,6 +51,32 @@ def step_key(scheduler_output: Any) -> int:
     neither hashable nor a place for a field of ours (it travels to the workers).
     """
     return id(scheduler_output)
+
+
+def requests_starting_anew(scheduler: Any, scheduler_output: Any) -> list[str]:
+    """Return the requests of the step, just scheduled, for which no earlier step counts.
+
+    That is a request that never ran (its id may have been another request's, which was aborted with steps in
+    flight), and one that resumes while upstream throws away what is in flight for it (after a reset of the
+    prefix cache). One that resumes after an ordinary preemption keeps its earlier steps.
+    """
+    entering = [new.req_id for new in scheduler_output.scheduled_new_reqs]
+    entering.extend(scheduler_output.scheduled_cached_reqs.resumed_req_ids)
+    found = []
+    for request_id in entering:
+        request = scheduler.requests.get(request_id)
+        if request is not None and (not request.num_preemptions or _output_is_dropped(request)):
+            found.append(request_id)
+    return found
+
+
+def _output_is_dropped(request: Any) -> bool:
+    """Return whether what was in flight for a request when it was preempted is thrown away."""
+    # vLLM 0.22 counts what it throws away, 0.32 has a flag.
+    return (
+        bool(getattr(request, "drop_stale_output", False))
+        or getattr(request, "async_tokens_to_discard", 0) > 0
+    )
 
 
 def sampled_structured_requests(scheduler: Any, scheduler_output: Any) -> list[str]:
