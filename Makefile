@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-bombs clean
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ test-e2e: setup  ## the demo's parts on a real cluster, asserted
 
 soak-bombs: setup  ## latency of structured requests next to ten grammars that never compile
 	@$(PY) -m tests.engine.bomb_latency
+
+soak-engine: setup  ## 10,000 structured requests against the patched engine (build/soak/engine.json)
+	@$(PY) -m tests.engine.soak
 
 clean:  ## remove build output (caches stay)
 	rm -rf build dist

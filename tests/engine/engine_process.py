@@ -23,7 +23,6 @@ PIPELINE_STAGES = 3
 ARGUMENTS = (
     "--served-model-name", MODEL_NAME,
     "--host", "127.0.0.1",
-    "--pipeline-parallel-size", str(PIPELINE_STAGES),
     "--distributed-executor-backend", "mp",
     # float32: answers at temperature 0 do not depend on the batch. Small prefill chunks: batches are mixed.
     "--dtype", "float32",
@@ -56,6 +55,11 @@ class Engine:
     log: Path
     process: "subprocess.Popen[bytes]"
 
+    @property
+    def session(self) -> int:
+        """Id of the session that all of its processes belong to."""
+        return self.process.pid
+
     def info(self) -> dict[str, object]:
         """Return /info."""
         found: dict[str, object] = (
@@ -68,11 +72,29 @@ class Engine:
         return httpx.get(f"{self.telemetry_url}/metrics", timeout=10).raise_for_status().text
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric's samples over its labels."""
-        text = self.metrics()
-        samples = [s for f in text_string_to_metric_families(text) for s in f.samples if s.name == name]
-        assert samples, f"{name} is not in /metrics"
-        return sum(sample.value for sample in samples)
+        """Return the sum of a metric of the telemetry port over its labels."""
+        return metric_of(self.telemetry_url, name)
+
+    def served_metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric of vLLM's own over its samples with these labels."""
+        return metric_of(self.url, name, **labels)
+
+
+def metric_of(url: str, name: str, **labels: str) -> float:
+    """Return the sum of a metric at `url`/metrics over its samples with these labels.
+
+    Raises:
+        AssertionError: there is no such sample.
+    """
+    text = httpx.get(f"{url}/metrics", timeout=10).raise_for_status().text
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+    assert samples, f"{name} {labels} is not in {url}/metrics"
+    return sum(sample.value for sample in samples)
 
 
 def free_port() -> int:
@@ -89,14 +111,14 @@ def log_folder() -> Path:
     return folder
 
 
-def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
+def engine_environment(extra: Mapping[str, str], *, stages: int = PIPELINE_STAGES) -> dict[str, str]:
     """Return the process environment of an engine: ours without settings of the product, then `extra`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("STRUCTUREDLLM_", "VLLM_"))}
     cpus = sorted(os.sched_getaffinity(0))
     return {
         **kept,
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cpus[rank % len(cpus)]) for rank in range(PIPELINE_STAGES)),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cpus[rank % len(cpus)]) for rank in range(stages)),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "STRUCTUREDLLM_TEST_CPU_ASYNC": "1",
@@ -122,9 +144,23 @@ def pretended_version(folder: Path, version: str) -> dict[str, str]:
 
 @contextmanager
 def running_engine(
-    name: str, environment: Path, model: Path, *, env: Mapping[str, str], arguments: Sequence[str]
+    name: str,
+    environment: Path,
+    model: Path,
+    *,
+    env: Mapping[str, str],
+    arguments: Sequence[str],
+    stages: int = PIPELINE_STAGES,
 ) -> Iterator[Engine]:
     """Run an engine for the length of the block; all of its processes are gone afterwards.
+
+    Args:
+        name: of its log.
+        environment: what `tools.engine_env` built.
+        model: folder of the model.
+        env: additional environment variables.
+        arguments: additional arguments; they win over ours.
+        stages: pipeline stages.
 
     Raises:
         EngineStartError: it did not come up.
@@ -132,9 +168,10 @@ def running_engine(
     port, telemetry_port = free_port(), free_port()
     log = log_folder() / f"{name}.log"
     command = [
-        str(environment / "bin" / "vllm"), "serve", str(model), *ARGUMENTS, "--port", str(port), *arguments
+        str(environment / "bin" / "vllm"), "serve", str(model), *ARGUMENTS, "--port", str(port),
+        "--pipeline-parallel-size", str(stages), *arguments,
     ]  # fmt: skip
-    full_env = engine_environment({**env, "STRUCTUREDLLM_TELEMETRY_PORT": str(telemetry_port)})
+    full_env = engine_environment({**env, "STRUCTUREDLLM_TELEMETRY_PORT": str(telemetry_port)}, stages=stages)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=full_env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -1,5 +1,6 @@
-"""The patched engine: nothing rejected, nothing stale, and the same tokens as synchronous scheduling."""
+"""The patched engine: nothing rejected, nothing stale, nothing left behind."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,29 +10,18 @@ import pytest
 from structuredllm_engine_patches.patch import Process
 from structuredllm_engine_patches.registry import PATCHES
 from tests.engine.ends import ask_endings, plain_answers
-from tests.engine.engine_process import Engine, running_engine
-from tests.engine.traffic import Answer, burst, greedy_answers, summary
+from tests.engine.engine_process import Engine, log_folder, running_engine
+from tests.engine.soak.run import ARGUMENTS, ENVIRONMENT, Bounds, soak
+from tests.engine.traffic import burst, summary
 
-REQUIRED = {"STRUCTUREDLLM_PATCHES": "required"}
-
-
-@pytest.fixture(scope="module")
-def synchronous_answers(engine_env: Path, toy_model: Path) -> list[Answer]:
-    """Answers of the same engine without asynchronous scheduling; it is gone before the next one starts."""
-    with running_engine(
-        "synchronous", engine_env, toy_model, env=REQUIRED, arguments=("--no-async-scheduling",)
-    ) as engine:
-        assert engine.info()["async_scheduling"] is False
-        return greedy_answers(engine.url)
+SHORT_SOAK = 600
 
 
 @pytest.fixture(scope="module")
-def patched(engine_env: Path, toy_model: Path, synchronous_answers: list[Answer]) -> Iterator[Engine]:
+def patched(engine_env: Path, toy_model: Path) -> Iterator[Engine]:
     # Spawned, not forked, as on a GPU: each process loads the patches anew.
-    env = {**REQUIRED, "STRUCTUREDLLM_TEST_FORK": "0"}
-    with running_engine(
-        "patched", engine_env, toy_model, env=env, arguments=("--async-scheduling",)
-    ) as engine:
+    env = {**ENVIRONMENT, "STRUCTUREDLLM_TEST_FORK": "0"}
+    with running_engine("patched", engine_env, toy_model, env=env, arguments=ARGUMENTS) as engine:
         yield engine
 
 
@@ -41,16 +31,6 @@ def test_cold_mixed_burst_is_all_valid(patched: Engine) -> None:
     assert patched.metric("structuredllm_engine_grammar_rejects_total") == 0
     assert patched.metric("structuredllm_engine_stale_mask_total") == 0
     assert patched.metric("structuredllm_engine_drained_batches_total") > 0
-
-
-def test_tokens_are_those_of_synchronous_scheduling(
-    patched: Engine, synchronous_answers: list[Answer]
-) -> None:
-    answers = greedy_answers(patched.url)
-    different = [n for n, (a, b) in enumerate(zip(answers, synchronous_answers, strict=True)) if a != b]
-    assert different == [], [(answers[n], synchronous_answers[n]) for n in different[:2]]
-    assert sum(a.structured for a in answers) == 20
-    assert patched.metric("structuredllm_engine_stale_mask_total") == 0
 
 
 def test_a_warm_burst_of_one_schema_is_all_valid(patched: Engine) -> None:
@@ -123,3 +103,18 @@ def test_ignore_eos_is_kept_for_plain_requests(patched: Engine) -> None:
     response = httpx.post(f"{patched.url}/v1/completions", json=body, timeout=60)
     choice = response.json()["choices"][0]
     assert choice["finish_reason"] == "length"
+
+
+def test_short_soak_has_no_faults(patched: Engine) -> None:
+    """The form of `make soak-engine` that every test run can afford."""
+    outcome = soak(
+        patched,
+        structured=SHORT_SOAK,
+        seed=600,
+        bounds=Bounds(warm_up=SHORT_SOAK // 3, growth=32.0),
+        progress=lambda line: print(f"soak: {line}", flush=True),
+    )
+    report = log_folder() / "soak-short.json"
+    report.write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
+    assert outcome.faults == [], (outcome.results, outcome.memory)
+    assert outcome.results["valid"] == SHORT_SOAK

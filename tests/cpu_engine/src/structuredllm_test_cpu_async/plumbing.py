@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from . import generators, hybrid
+
 MARK = "_structuredllm_test"
 
 
@@ -47,21 +49,6 @@ class InertStream:
         """Return at once."""
 
 
-class OffsetGenerator(torch.Generator):  # type: ignore[misc]
-    """A CPU generator that takes the question for an offset, which only accelerators' generators have.
-
-    vLLM rewinds a seeded request's generator after each prefill chunk; without this such a request kills the
-    engine. There is nothing to rewind here, so seeded text depends on how the prompt was chunked.
-    """
-
-    def get_offset(self) -> int:
-        """Return an offset from which vLLM can subtract its step."""
-        return 4
-
-    def set_offset(self, offset: int) -> None:
-        """Do nothing."""
-
-
 def install() -> None:
     """Apply all of it once in this process."""
     if getattr(torch, MARK, False):
@@ -71,6 +58,8 @@ def install() -> None:
     _complete_the_runner_placeholders()
     _keep_async_scheduling()
     _make_intermediate_tensors_on_first_use()
+    generators.install()
+    hybrid.install()
 
 
 def _stub_streams_and_events() -> None:
@@ -82,7 +71,6 @@ def _stub_streams_and_events() -> None:
     torch.cuda.Event = DoneEvent
     torch.cuda.current_stream = lambda *args, **kwargs: InertStream()
     torch.cuda.stream = stream
-    torch.Generator = OffsetGenerator
 
 
 def _complete_the_runner_placeholders() -> None:
