@@ -32,6 +32,7 @@ def _engine_families() -> Iterator[Metric]:
         data_parallel_size=1,
         world_size=1,
         async_scheduling=True,
+        async_scheduling_forced_off="",
         model="toy",
         structured_outputs_backend="xgrammar",
     )

@@ -28,7 +28,7 @@ REJECTED = CausedError(Failure(Cause.GRAMMAR_REJECTED))
 DEAD_END = CausedError(Failure(Cause.GRAMMAR_DEAD_END, "It is stuck after 3 tokens."))
 
 
-def serving(kind: type = GenerateBaseServing) -> Any:
+def serving(kind: Any = GenerateBaseServing) -> Any:
     return kind.__new__(kind)
 
 

@@ -124,7 +124,7 @@ class LateProcess(Process):
         super().__init__(exitcode)
         self._asked = 0
 
-    @property  # type: ignore[override]
+    @property
     def exitcode(self) -> int | None:
         self._asked += 1
         return self._code if self._asked > 1 else None
