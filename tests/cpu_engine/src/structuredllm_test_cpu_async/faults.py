@@ -10,6 +10,7 @@ STRUCTUREDLLM_TEST_RAISE_WHEN=PATH     as soon as the file exists, with "STAGE M
 
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def _raise_when(order: Path, method: str) -> None:
     if hasattr(original, MARK):
         return
 
+    # Names what it wraps: patches check the source of the same methods.
+    @wraps(original)
     def fail_or_go_on(self: Any, *args: Any, **kwargs: Any) -> Any:
         if order.exists():
             stage, what = order.read_text().split()
