@@ -222,7 +222,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     if options.command == "run":
         command = [str(python_of(environment)), *given[end:]]
-        return subprocess.run(command, cwd=repo_root(), check=False).returncode
+        # Processes that the tests spawn import the tests' modules as well.
+        variables = {**os.environ, "PYTHONPATH": str(repo_root())}
+        return subprocess.run(command, cwd=repo_root(), env=variables, check=False).returncode
     print(environment)
     return 0
 
