@@ -97,14 +97,14 @@ def test_in_a_stream_the_client_hears_of_it_too(client: httpx.Client) -> None:
     assert len(bad) == 2
 
 
-def test_ten_bombs_leave_the_others_their_latency(engine: Engine) -> None:
+def test_ten_bombs_fail_alone(engine: Engine) -> None:
+    """What they do to the others' latency is a benchmark's business: `make soak-bombs`."""
     found = measure(engine.url, requests=60, bombs=10)
     with RECORD.open("a") as file:
         file.write(f"{found}\n")
     assert found.bomb_ends <= {"grammar_compile_timeout", "grammar_compile_memory"}, found
+    assert found.bombs >= 10
     assert found.failed == 0, found
-    assert found.ratio(0.9) < 1.2, found
-    assert found.ratio(0.99) < 1.5, found
 
 
 def test_nothing_was_left_behind(engine: Engine, client: httpx.Client) -> None:
