@@ -71,7 +71,8 @@ def measure(url: str, *, requests: int, bombs: int, rounds: int = 2, per_second:
 
 async def _measure(url: str, requests: int, bombs: int, rounds: int, per_second: float) -> Latencies:
     found = Latencies()
-    limits = httpx.Limits(max_connections=None)
+    # The server closes idle connections after 5 s: never use one that it may be closing.
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
         await _steady(client, 8, per_second, "warm", [], found)
         for turn in range(rounds):
