@@ -97,6 +97,7 @@ def test_in_a_stream_the_client_hears_of_it_too(client: httpx.Client) -> None:
     assert len(bad) == 2
 
 
+@pytest.mark.skipif(os.environ.get("STRUCTUREDLLM_FULL") != "1", reason="STRUCTUREDLLM_FULL=1 runs it")
 def test_ten_bombs_fail_alone(engine: Engine) -> None:
     """What they do to the others' latency is a benchmark's business: `make soak-bombs`."""
     found = measure(engine.url, requests=60, bombs=10)
@@ -110,9 +111,9 @@ def test_ten_bombs_fail_alone(engine: Engine) -> None:
 def test_nothing_was_left_behind(engine: Engine, client: httpx.Client) -> None:
     assert client.get("/health").status_code == 200
     assert engine.metric("structuredllm_engine_compile_workers_busy") == 0
-    assert engine.metric("structuredllm_engine_compile_workers_lost_total") > 5
-    assert engine.metric("structuredllm_engine_compile_failures_total") > 5
-    assert engine.metric("structuredllm_engine_compile_seconds_count") > 50
+    assert engine.metric("structuredllm_engine_compile_workers_lost_total") >= 1
+    assert engine.metric("structuredllm_engine_compile_failures_total") >= 1
+    assert engine.metric("structuredllm_engine_compile_seconds_count") > 10
     assert engine.metric("structuredllm_engine_stale_mask_total") == 0
     assert "Traceback (most recent call last)" not in "".join(
         line for line in engine.log.read_text(errors="replace").splitlines() if "structuredllm" in line
