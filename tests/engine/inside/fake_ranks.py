@@ -4,6 +4,7 @@ Only `WorkerProc.__init__` is another one: it makes the message queues, but no d
 The processes are forked, so they have it too.
 """
 
+import multiprocessing
 import queue
 import signal
 import threading
@@ -98,8 +99,8 @@ def running_ranks(monkeypatch: Any) -> Iterator[Ranks]:
     config = VllmConfig(
         parallel_config=ParallelConfig(pipeline_parallel_size=STAGES, distributed_executor_backend="mp")
     )
-    # The CPU platform has just set it to spawn.
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    # The CPU platform sets the variable to spawn, and vLLM caches variables once an engine core was made.
+    monkeypatch.setattr(upstream, "get_mp_context", lambda: multiprocessing.get_context("fork"))
     executor = upstream.MultiprocExecutor(config)
     ranks = Ranks(executor)
     try:

@@ -139,7 +139,7 @@ def request_allows(request: Any, token: int) -> bool:
 
 
 def test_rows_behind_the_end_are_the_only_open_ones(world: World) -> None:
-    request = world.make("a", {"const": True})
+    request = world.make("a", {"const": 7})
     grammar = request.structured_output_request.grammar
     window = legal(world, grammar, DRAFTS + 1)
     assert window[-1] == END
