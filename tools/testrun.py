@@ -37,9 +37,9 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "contract": ((PYTHON, "-m", "pytest", "tests/contract", "-q"),),
     "engine": (
         (PYTHON, "-m", "tools.engine_env", "run", "-m", "pytest", "-c", INSIDE_INI, INSIDE, "-q"),
-        (PYTHON, "-m", "pytest", "tests/engine", "-v"),
+        (PYTHON, "-m", "pytest", "tests/engine", "-v", "--durations=20"),
     ),
-    "e2e": ((PYTHON, "-m", "pytest", "tests/e2e", "-v"),),
+    "e2e": ((PYTHON, "-m", "pytest", "tests/e2e", "-v", "--durations=10"),),
 }
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.engine.warm_start import Process, warm_server
+from tools.engine_env import pins_digest, requirements_file
 from tools.paths import repo_root
 
 STARTUP_TIMEOUT_SECONDS = 600.0
@@ -53,7 +55,7 @@ class Engine:
     url: str
     telemetry_url: str
     log: Path
-    process: "subprocess.Popen[bytes]"
+    process: Process
 
     @property
     def session(self) -> int:
@@ -168,14 +170,11 @@ def running_engine(
     port, telemetry_port = free_port(), free_port()
     log = log_folder() / f"{name}.log"
     command = [
-        str(environment / "bin" / "vllm"), "serve", str(model), *ARGUMENTS, "--port", str(port),
+        "serve", str(model), *ARGUMENTS, "--port", str(port),
         "--pipeline-parallel-size", str(stages), *arguments,
     ]  # fmt: skip
     full_env = engine_environment({**env, "STRUCTUREDLLM_TELEMETRY_PORT": str(telemetry_port)}, stages=stages)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=full_env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    process = _start(environment, command, full_env, log)
     engine = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{telemetry_port}", log, process)
     try:
         _wait_until_healthy(process, engine)
@@ -184,7 +183,23 @@ def running_engine(
         stop_group(process)
 
 
-def _wait_until_healthy(process: "subprocess.Popen[bytes]", engine: Engine) -> None:
+def _start(environment: Path, command: Sequence[str], env: Mapping[str, str], log: Path) -> Process:
+    """Start `vllm`, from what is imported already where only arguments and settings differ."""
+    usual = engine_environment({})
+    same_program = env.get("PYTHONPATH") == usual.get("PYTHONPATH") and env["STRUCTUREDLLM_TEST_FORK"] == "1"
+    if same_program and environment.name == pins_digest(requirements_file().read_bytes()):
+        return warm_server(environment, usual, log_folder() / "warm-server.log").start(command, env, log)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [str(environment / "bin" / "vllm"), *command],
+            env=env,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait_until_healthy(process: Process, engine: Engine) -> None:
     deadline = time.monotonic() + STARTUP_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -202,7 +217,7 @@ def _wait_until_healthy(process: "subprocess.Popen[bytes]", engine: Engine) -> N
     )
 
 
-def stop_group(process: "subprocess.Popen[bytes]") -> None:
+def stop_group(process: Process) -> None:
     """End a process and everything in its process group."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
