@@ -20,7 +20,7 @@ demo-down: setup  ## remove everything that the demo set up (caches stay)
 	@$(PY) -m tools.demo down
 
 test: setup  ## everything: check, unit, chart, contract, engine, e2e
-	@$(PY) -m tools.testrun check unit chart contract engine e2e
+	@$(PY) -m tools.testrun check unit prepare chart contract engine e2e
 
 check: setup  ## format, lint, types, layers, generated files, unit tests
 	@$(PY) -m tools.testrun check unit
@@ -38,16 +38,16 @@ test-unit: setup  ## unit tests (seconds, no cluster)
 	@$(PY) -m tools.testrun unit
 
 test-chart: setup  ## chart, alerts and dashboards: helm lint, helm-unittest, promtool
-	@$(PY) -m tools.testrun chart
+	@$(PY) -m tools.testrun prepare chart
 
 test-contract: setup  ## against a real kube-apiserver
-	@$(PY) -m tools.testrun contract
+	@$(PY) -m tools.testrun prepare contract
 
 test-engine: setup  ## real vLLM on CPU with three pipeline stages
-	@$(PY) -m tools.testrun engine
+	@$(PY) -m tools.testrun prepare engine
 
 test-e2e: setup  ## the demo's parts on a real cluster, asserted
-	@$(PY) -m tools.testrun e2e
+	@$(PY) -m tools.testrun prepare e2e
 
 soak-bombs: setup  ## latency of structured requests next to ten grammars that never compile
 	@$(PY) -m tests.engine.bomb_latency

@@ -8,6 +8,7 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.paths import repo_root
@@ -23,6 +24,9 @@ TYPED = (
 )
 INSIDE = "tests/engine/inside"
 INSIDE_INI = f"{INSIDE}/pytest.ini"
+
+PREPARE = "prepare"
+"""Makes ready what the stages after it need; given their names when it runs."""
 
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "check": (
@@ -43,9 +47,16 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def run_stage(name: str) -> int:
+def commands_of(name: str, following: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return a stage's commands; `following` are the stages that come after it."""
+    if name == PREPARE:
+        return ((PYTHON, "-m", "tools.prepare", *following),) if following else ()
+    return STAGES[name]
+
+
+def run_stage(name: str, following: Sequence[str]) -> int:
     """Run one stage's commands in the repository root; return the first non-zero status, or 0."""
-    for command in STAGES[name]:
+    for command in commands_of(name, following):
         status = subprocess.run(command, cwd=repo_root(), check=False).returncode
         if status != 0:
             print(f"error: stage {name} failed ({status}): {' '.join(command)}", file=sys.stderr)
@@ -56,14 +67,14 @@ def run_stage(name: str) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run the stages named on the command line, print a table of their times, stop at the first failure."""
     parser = argparse.ArgumentParser(prog="python -m tools.testrun", description=__doc__)
-    parser.add_argument("stages", nargs="+", choices=sorted(STAGES))
+    parser.add_argument("stages", nargs="+", choices=sorted((PREPARE, *STAGES)))
     names = parser.parse_args(argv).stages
     took: list[tuple[str, float]] = []
     status = 0
     for number, name in enumerate(names, start=1):
         print(f"==> [{number}/{len(names)}] {name}", flush=True)
         began = time.monotonic()
-        status = run_stage(name)
+        status = run_stage(name, names[number:])
         took.append((name, time.monotonic() - began))
         if status != 0:
             break

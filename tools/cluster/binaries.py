@@ -62,7 +62,7 @@ MODULES = (
             )
         },
         f"-X {_VERSION}.gitVersion={KUBERNETES_VERSION} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=36",
-        "5 to 10 minutes",
+        "10 to 15 minutes",
     ),
     Module(
         "containerd",
