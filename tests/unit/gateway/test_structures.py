@@ -171,6 +171,19 @@ def test_legacy_fields_are_sent_on_in_the_words_of_today(
     assert found.is_structured
 
 
+def test_any_object_of_the_responses_api_is_sent_on_as_a_schema_which_engines_enforce() -> None:
+    asked = {"format": {"type": "json_object"}, "verbosity": "low"}
+    found = _parsed(Route.RESPONSES, text=asked)
+    assert found.rewritten is not None
+    sent = json.loads(found.rewritten)["text"]
+    assert sent["verbosity"] == "low"
+    assert (sent["format"]["type"], sent["format"]["schema"]) == ("json_schema", {"type": "object"})
+    assert len(found.warnings) == 1
+    assert found.structure is not None
+    assert found.structure.schema == {"type": "object"}
+    assert _parsed(text=asked).rewritten is None  # nothing of chat
+
+
 def test_a_backend_alone_is_dropped_with_a_warning() -> None:
     found = _parsed(guided_decoding_backend="outlines")
     assert found.rewritten is not None

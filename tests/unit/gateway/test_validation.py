@@ -146,6 +146,29 @@ def test_cache_is_bounded_and_keyed_by_meaning() -> None:
     assert cache.compiled(True).violation(1) is None
 
 
+def test_cache_is_bounded_by_the_length_of_its_schemas() -> None:
+    cache = ValidatorCache(100, max_bytes=1000)
+    for index in range(20):
+        cache.compiled({"title": f"{index:0200}"})
+        assert len(cache) <= 4
+    assert len(cache) == 4
+    big = {"title": "x" * 5000}
+    assert cache.compiled(big) is cache.compiled(big)  # one alone is kept, whatever its length
+    assert len(cache) == 1
+    cache.compiled({"title": "y"})
+    assert len(cache) == 1
+
+
+def test_formats_are_checked_only_when_asked_for() -> None:
+    schema = {"type": "string", "format": "date"}
+    assert ValidatorCache(1).compiled(schema).violation("no date") is None
+    checked = ValidatorCache(1, assert_formats=True).compiled(schema)
+    assert checked.violation("2026-02-28") is None
+    violation = checked.violation("2026-02-31")
+    assert violation is not None
+    assert violation.keyword == "format"
+
+
 def test_violation_message_holds_no_part_of_the_answer() -> None:
     violation = ValidatorCache(1).compiled(_SCHEMA).violation({"a": "a secret"})
     assert violation is not None

@@ -1,8 +1,8 @@
-"""The `guided_*` fields of older vLLM versions, turned into `structured_outputs`.
+"""Ways to ask for a structure that today's engines ignore, turned into ways that they do not.
 
-Owns the mapping. The engines of today ignore these fields without a word, so an answer would come without any
-structure; here they are translated in the body that is sent on, and the client is told. Pure: must not import
-I/O.
+Owns the mapping: of the `guided_*` fields of older vLLM versions, and of `text.format` of type json_object,
+which vLLM's responses API takes and drops. Without it an answer would come without any structure and nobody
+would be told. Pure: must not import I/O.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from structuredllm_gateway.errors import RequestError
+from structuredllm_gateway.openai.surface import Route
 
 _MAPPED: Mapping[str, str] = {
     "guided_json": "json",
@@ -27,13 +28,20 @@ _MAPPED: Mapping[str, str] = {
 _DROPPED = ("guided_decoding_backend", "guided_decoding")
 
 
+_ANY_OBJECT_FORMAT: Mapping[str, Any] = {
+    "type": "json_schema",
+    "name": "json_object",
+    "schema": {"type": "object"},
+}
+
+
 @dataclass(frozen=True)
 class Mapped:
-    """A body without legacy fields.
+    """A body without ignored ways to ask.
 
     Attributes:
         body: the given one when it has none.
-        warnings: one clause for each that had a value.
+        warnings: one clause for each that was mapped.
         places: JSON pointer of the legacy field, by the field of `structured_outputs` it became.
     """
 
@@ -42,15 +50,16 @@ class Mapped:
     places: Mapping[str, str] = field(default_factory=dict)
 
 
-def map_legacy_fields(body: Mapping[str, Any]) -> Mapped:
-    """Map the legacy fields of a body; one that is null counts as not given.
+def map_ignored_fields(body: Mapping[str, Any], route: Route) -> Mapped:
+    """Map what engines would ignore in a body; a field that is null counts as not given.
 
     Raises:
         RequestError: a legacy field and `structured_outputs` ask for different things.
     """
     mapped = [name for name in _MAPPED if body.get(name) is not None]
     dropped = [name for name in _DROPPED if body.get(name) is not None]
-    if not mapped and not dropped:
+    is_any_object = route is Route.RESPONSES and _asks_for_any_object(body.get("text"))
+    if not mapped and not dropped and not is_any_object:
         return Mapped(body)
     outputs = body.get("structured_outputs")
     if outputs is not None and not isinstance(outputs, dict):
@@ -72,17 +81,25 @@ def map_legacy_fields(body: Mapping[str, Any]) -> Mapped:
         kept["structured_outputs"] = merged
     warnings = [f"{name} is deprecated: sent on as structured_outputs.{_MAPPED[name]}" for name in mapped]
     warnings += [f"{name} is ignored: the backend is a setting of the engine" for name in dropped]
+    if is_any_object:
+        kept["text"] = {**body["text"], "format": _ANY_OBJECT_FORMAT}
+        warnings.append("text.format json_object is sent on as a json_schema of any object")
     return Mapped(kept, tuple(warnings), places)
 
 
-def rewritten_body(body: bytes) -> bytes:
-    """Return the body's bytes with its legacy fields mapped; numbers keep every digit.
+def _asks_for_any_object(text: Any) -> bool:
+    wanted = text.get("format") if isinstance(text, dict) else None
+    return isinstance(wanted, dict) and wanted.get("type") == "json_object"
+
+
+def rewritten_body(body: bytes, route: Route) -> bytes:
+    """Return the body's bytes with its ignored fields mapped; numbers keep every digit.
 
     Raises:
-        RequestError: nested too deep to be read and written again, or as `map_legacy_fields`.
+        RequestError: nested too deep to be read and written again, or as `map_ignored_fields`.
     """
     try:
-        whole = map_legacy_fields(json.loads(body)).body
+        whole = map_ignored_fields(json.loads(body), route).body
         return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
     except (RecursionError, UnicodeEncodeError) as error:
         raise RequestError(

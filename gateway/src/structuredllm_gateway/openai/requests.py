@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from structuredllm_gateway.errors import RequestError
-from structuredllm_gateway.openai.legacy import map_legacy_fields, rewritten_body
+from structuredllm_gateway.openai.legacy import map_ignored_fields, rewritten_body
 from structuredllm_gateway.openai.structures import Structure, requested_structure
 from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.openai.tools import ToolPlan, requested_tools
@@ -74,7 +74,7 @@ def parse_completion_request(body: bytes, route: Route = Route.CHAT) -> Completi
     stream = whole.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise RequestError("`stream` must be true or false.", param="stream")
-    mapped = map_legacy_fields(whole)
+    mapped = map_ignored_fields(whole, route)
     request = CompletionRequest(
         model,
         bool(stream),
@@ -82,7 +82,7 @@ def parse_completion_request(body: bytes, route: Route = Route.CHAT) -> Completi
         requested_tools(mapped.body, route),
         _choices(whole, route),
         whole.get("echo") is True,
-        rewritten_body(body) if mapped.warnings else None,
+        rewritten_body(body, route) if mapped.warnings else None,
         mapped.warnings,
     )
     _check_combinations(whole, request)

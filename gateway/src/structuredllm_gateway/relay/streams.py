@@ -79,7 +79,8 @@ class StreamRelay:
         """The engine's stream is over: decide, if the end mark did not; return what is left to pass."""
         try:
             rest = None if self.ended else self._parser.finish()
-            if rest is not None:
+            # Once the answer is whole, what was cut off behind it (an end mark, usage) does not matter.
+            if rest is not None and not (self._assembler.is_finished and _is_cut(rest)):
                 self._take(rest)
             if not self.ended and self._assembler.is_finished:
                 self._judge()
@@ -175,6 +176,13 @@ class StreamRelay:
         self._held.clear()
         self._held_bytes = 0
         return released
+
+
+def _is_cut(event: SseEvent) -> bool:
+    try:
+        return event.data is not None and not event.is_done and not isinstance(orjson.loads(event.data), dict)
+    except orjson.JSONDecodeError:
+        return True
 
 
 def _assembler(exchange: Exchange, max_chars: int) -> Assembler:
