@@ -5,7 +5,7 @@ Owns the reading of model, stream and what is asked of the answer. Pure: must no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,10 @@ class CompletionRequest:
         return self.structure is not None or (self.tools is not None and bool(self.tools.judged))
 
 
-def parse_completion_request(body: bytes, route: Route = Route.CHAT) -> CompletionRequest:
-    """Read a request body.
+def parse_completion_request(
+    body: bytes, route: Route = Route.CHAT, inspect: Callable[[Mapping[str, Any]], None] | None = None
+) -> CompletionRequest:
+    """Read a request body; `inspect` sees the whole of it before anything in it is looked at.
 
     Raises:
         RequestError: not a JSON object, no model, or a field of a wrong kind; `param` names it.
@@ -62,6 +64,8 @@ def parse_completion_request(body: bytes, route: Route = Route.CHAT) -> Completi
         raise RequestError(f"The request body is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(whole, dict):
         raise RequestError("The request body must be a JSON object.", code="invalid_json")
+    if inspect is not None:
+        inspect(whole)
     model = whole.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError(

@@ -19,19 +19,12 @@ from structuredllm_gateway.errors import (
     UpstreamStreamError,
 )
 from structuredllm_gateway.openai.answers import Assembler, MalformedAnswerError, StreamAssembler
-from structuredllm_gateway.openai.errors import engine_error, error_bytes, error_event_object
+from structuredllm_gateway.openai.errors import engine_error
 from structuredllm_gateway.openai.responses import ResponsesAssembler
-from structuredllm_gateway.openai.sse import (
-    DONE,
-    EventTooLongError,
-    SseEvent,
-    SseParser,
-    data_event,
-    named_event,
-    verdict_comment,
-)
+from structuredllm_gateway.openai.sse import EventTooLongError, SseEvent, SseParser
 from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.relay.classify import stream_error, verdict_error
+from structuredllm_gateway.relay.closing import closing_events
 from structuredllm_gateway.relay.exchange import Exchange
 from structuredllm_gateway.validation.judge import judge
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -97,15 +90,8 @@ class StreamRelay:
 
     def closing(self) -> bytes:
         """Return the last events: the error if there is one, the verdict, OpenAI's end mark."""
-        request_id = self._exchange.incoming.request_id
-        if self._exchange.incoming.route is Route.RESPONSES:
-            # Its streams have named events and no end mark: the last event is the end.
-            refusal = b""
-            if self.error is not None:
-                refusal = named_event("error", orjson.dumps(error_event_object(self.error, request_id)))
-            return refusal + verdict_comment(self.outcome)
-        refusal = b"" if self.error is None else data_event(error_bytes(self.error, request_id))
-        return refusal + verdict_comment(self.outcome) + DONE
+        incoming = self._exchange.incoming
+        return closing_events(incoming.route, self.outcome, self.error, incoming.request_id)
 
     def _take(self, event: SseEvent) -> None:
         if event.is_done:
