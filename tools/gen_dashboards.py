@@ -22,6 +22,7 @@ GRID_WIDTH = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 STRUCTURED = (
     "ok|not_json|schema_violation|trailing_or_leading_text|truncated|empty|grammar_rejected|stream_error"
+    "|in_reasoning|whitespace_runaway|finish_abnormal|stream_aborted|stream_empty"
 )
 GATEWAY = 'namespace=~"$namespace",model=~"$model"'
 NAMESPACE = 'namespace=~"$namespace"'
@@ -166,6 +167,12 @@ GATEWAY_PANELS = (
         "Upstream attempts by reason",
         "Attempts sent to engines and why; everything but the first attempt is a retry.",
         (_rate("structuredllm_gateway_upstream_attempts_total", GATEWAY, "model, reason"),),
+        unit="reqps",
+    ),
+    Panel(
+        "Unvalidated answers",
+        "Structured answers that passed without judgement, by why: grammar, structural_tag, echo, or off.",
+        (_rate("structuredllm_gateway_unvalidated_total", GATEWAY, "model, kind"),),
         unit="reqps",
     ),
     Panel(

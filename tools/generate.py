@@ -15,6 +15,8 @@ GENERATORS: tuple[tuple[str, ...], ...] = (
     ("-m", "tools.gen_dashboards"),
     ("-m", "structuredllm_engine_patches.render"),
     ("-m", "tools.gen_engine_metrics"),
+    ("-m", "tools.gen_gateway_outcomes"),
+    ("-m", "tools.gen_gateway_failures"),
 )
 
 

@@ -12,7 +12,9 @@
     │   ├── UpstreamConnectError
     │   ├── UpstreamTimeoutError
     │   ├── UpstreamStatusError  it answered with an error of its own
-    │   └── UpstreamStreamError  it broke or failed inside a stream
+    │   └── UpstreamStreamError  it failed inside a stream
+    │       ├── StreamAbortedError   it broke off, or ended too early
+    │       └── StreamEmptyError     it ended before it began
     └── StructuredOutputError    the answer is not what the client asked for
     SettingsError                the configuration cannot work (start-up only)
 
@@ -157,10 +159,24 @@ class UpstreamStatusError(UpstreamError):
 
 
 class UpstreamStreamError(UpstreamError):
-    """The replica's stream failed or ended before it was complete."""
+    """The replica's stream failed: an error event, or bytes that cannot be read."""
 
     code = "upstream_stream_error"
     outcome = Outcome.STREAM_ERROR
+
+
+class StreamAbortedError(UpstreamStreamError):
+    """The replica's stream broke off, or ended before its answer was complete."""
+
+    code = "upstream_stream_aborted"
+    outcome = Outcome.STREAM_ABORTED
+
+
+class StreamEmptyError(UpstreamStreamError):
+    """The replica's stream ended without any part of an answer."""
+
+    code = "upstream_stream_empty"
+    outcome = Outcome.STREAM_EMPTY
 
 
 class StructuredOutputError(GatewayError):

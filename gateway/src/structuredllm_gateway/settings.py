@@ -134,6 +134,16 @@ class ValidationSettings(_Group):
         default=ValidationMode.ENFORCE, description="For static endpoints and resources that state none."
     )
     cached_schemas: int = Field(default=512, ge=1, description="Compiled schemas that are kept.")
+    cached_schema_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1024,
+        description="Length of the texts of all compiled schemas that are kept; compiled ones are larger.",
+    )
+    assert_formats: bool = Field(
+        default=False,
+        description="Whether `format` (date, email, ...) is checked in answers. Draft 2020-12 has it as an "
+        "annotation by default, and the engines' grammars enforce few formats.",
+    )
     max_schema_depth: int = Field(
         default=64, ge=1, description="Nesting of a requested schema; vLLM's own limit."
     )

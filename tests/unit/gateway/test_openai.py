@@ -78,14 +78,22 @@ def test_written_events_are_what_the_parser_reads() -> None:
             {"structured_outputs": {"json_object": True}},
             ({"type": "object"}, "/structured_outputs/json_object"),
         ),
-        ({"structured_outputs": {"regex": "a+"}}, (None, "/structured_outputs/regex")),
-        ({"structured_outputs": {"choice": ["a"]}}, (None, "/structured_outputs/choice")),
+        (
+            {"structured_outputs": {"regex": "a+"}},
+            ({"type": "string", "pattern": "^(?:a+)$"}, "/structured_outputs/regex"),
+        ),
+        (
+            {"structured_outputs": {"choice": ["a", "b", "a"]}},
+            ({"enum": ["a", "b"]}, "/structured_outputs/choice"),
+        ),
         ({"structured_outputs": {"grammar": "root ::= "}}, (None, "/structured_outputs/grammar")),
         ({"response_format": {"type": "structural_tag"}}, (None, "/response_format")),
-        ({"guided_json": {"a": 1}}, ({"a": 1}, "/guided_json")),
         (
-            {"guided_json": {"a": 1}, "structured_outputs": {"json": {"a": 1}}},
-            ({"a": 1}, "/structured_outputs/json"),
+            {
+                "response_format": {"type": "json_object"},
+                "structured_outputs": {"json": {"type": "object"}, "json_object": False},
+            },
+            ({"type": "object"}, "/response_format"),
         ),
     ],
 )
@@ -97,9 +105,10 @@ def test_structure_is_found_wherever_it_is_asked_for(
 
 
 def test_two_different_structures_are_refused() -> None:
-    with pytest.raises(RequestError) as caught:
-        requested_structure({"guided_json": {"a": 1}, "structured_outputs": {"regex": "a"}})
-    assert caught.value.param == "/guided_json"
+    for second in ("regex", "grammar"):
+        with pytest.raises(RequestError) as caught:
+            requested_structure({"structured_outputs": {"json": {"a": 1}, second: "a"}})
+        assert caught.value.param == f"/structured_outputs/{second}"
 
 
 @settings(deadline=None, max_examples=60)

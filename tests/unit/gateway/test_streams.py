@@ -207,11 +207,11 @@ async def test_stream_that_breaks_off_ends_with_an_error_event(body: dict[str, o
         answer = await run.ask(body)
         if answer.status_code == 200:
             events = events_of(answer.text)
-            assert events[-2:] == [_comment("stream_error"), "data: [DONE]"]
-            assert data_of(events)[-1]["error"]["code"] == "upstream_stream_error"
+            assert events[-2:] == [_comment("stream_aborted"), "data: [DONE]"]
+            assert data_of(events)[-1]["error"]["code"] == "upstream_stream_aborted"
         else:
             assert answer.status_code == 502
-        assert run.request_lines[0]["outcome"] == "stream_error"
+        assert run.request_lines[0]["outcome"] == "stream_aborted"
 
 
 async def test_silent_stream_is_ended_with_an_error_event() -> None:
@@ -238,11 +238,11 @@ def _chunk(text: str, finish: str | None = None) -> str:
     [
         # CRLF, a comment, glued events, no end mark, a split in the middle of a character
         ([": hi\r\n\r\n" + _chunk('{"name": "\u00e9",') + "\r\n\r\n", _chunk('"age": 1}', "stop")], "ok"),
-        ([_chunk('{"name": "a", "age": 1}') + "\n\n" + "data: [DONE]\n\n"], "stream_error"),
-        ([_chunk('{"name": ') + "\n\n"], "stream_error"),
+        ([_chunk('{"name": "a", "age": 1}') + "\n\n" + "data: [DONE]\n\n"], "stream_aborted"),
+        ([_chunk('{"name": ') + "\n\n"], "stream_aborted"),
         (["data: {broken\n\n"], "stream_error"),
-        (["data: [DONE]\n\n"], "stream_error"),
-        ([], "stream_error"),
+        (["data: [DONE]\n\n"], "stream_empty"),
+        ([], "stream_empty"),
         ([_chunk('{"name": "a", "age": NaN}', "stop") + "\n\ndata: [DONE]\n\n"], "not_json"),
     ],
 )

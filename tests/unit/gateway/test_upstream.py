@@ -40,8 +40,10 @@ def _retryable(
 
 @pytest.mark.parametrize("mode", list(ValidationMode))
 def test_retry_matrix(mode: ValidationMode) -> None:
-    always = {Outcome.GRAMMAR_REJECTED, Outcome.CONNECT_ERROR, Outcome.TIMEOUT, Outcome.STREAM_ERROR}
+    always = {Outcome.GRAMMAR_REJECTED, Outcome.CONNECT_ERROR, Outcome.TIMEOUT}
+    always |= {Outcome.STREAM_ERROR, Outcome.STREAM_ABORTED, Outcome.STREAM_EMPTY}
     faults = {Outcome.NOT_JSON, Outcome.SCHEMA_VIOLATION, Outcome.TRAILING_OR_LEADING_TEXT, Outcome.EMPTY}
+    faults |= {Outcome.IN_REASONING, Outcome.FINISH_ABNORMAL}
     expected = always | (faults if mode is ValidationMode.ENFORCE else set())
     assert {o for o in Outcome if _retryable(o, mode)} == expected
     assert not any(_retryable(o, mode, committed=True) for o in Outcome)

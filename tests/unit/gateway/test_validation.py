@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structuredllm_gateway.openai.answers import Choice, MalformedAnswerError, StreamAssembler, choices_of
+from structuredllm_gateway.validation.expectation import Expectation
 from structuredllm_gateway.validation.judge import judge, judge_choice
-from structuredllm_gateway.validation.outcomes import PRECEDENCE, Outcome, first_by_precedence
+from structuredllm_gateway.validation.outcomes import Outcome
 from structuredllm_gateway.validation.strict_json import ParsedText, TextFault, parse_strict
 from structuredllm_gateway.validation.validators import SchemaCompileError, ValidatorCache
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_EXPECTED = Expectation(ValidatorCache(1).compiled(_SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -112,43 +114,23 @@ def _choice(text: str | None, finish: str | None = "stop", **more: Any) -> Choic
         (_choice('{"a": 1}', "error"), Outcome.GRAMMAR_REJECTED),
         (_choice(None), Outcome.EMPTY),
         (_choice("  "), Outcome.EMPTY),
-        (_choice(None, "tool_calls", has_tool_calls=True), Outcome.PLAIN),
-        (_choice("", "stop", oversized=True), Outcome.PLAIN),
     ],
 )
 def test_one_choice(choice: Choice, outcome: Outcome) -> None:
-    schema = ValidatorCache(1).compiled(_SCHEMA)
-    assert judge_choice(choice, schema).outcome is outcome
+    assert judge_choice(choice, _EXPECTED).outcome is outcome
 
 
 def test_the_worst_choice_stands_for_the_answer() -> None:
-    schema = ValidatorCache(1).compiled(_SCHEMA)
     choices = [Choice(0, '{"a": 1}', "stop"), Choice(1, '{"a": "x"}', "stop"), Choice(2, "{", "stop")]
-    verdict = judge(choices, schema)
+    verdict = judge(choices, _EXPECTED)
     assert (verdict.outcome, verdict.choice) == (Outcome.NOT_JSON, 2)
-    assert judge(choices[:2], schema).pointer == "/a"
-    assert judge([], schema).outcome is Outcome.EMPTY
+    assert judge(choices[:2], _EXPECTED).pointer == "/a"
+    assert judge([], _EXPECTED).outcome is Outcome.EMPTY
 
 
 def test_what_cannot_be_validated_is_never_ok() -> None:
-    assert judge([Choice(0, "yes", "stop")], None).outcome is Outcome.PLAIN
-    assert judge([Choice(0, "", "stop")], None).outcome is Outcome.EMPTY
-
-
-def test_precedence_holds_every_class_once_and_in_the_written_order() -> None:
-    assert sorted(PRECEDENCE) == sorted(Outcome)
-    order = [
-        Outcome.UPSTREAM_5XX,
-        Outcome.GRAMMAR_REJECTED,
-        Outcome.TRUNCATED,
-        Outcome.EMPTY,
-        Outcome.NOT_JSON,
-        Outcome.TRAILING_OR_LEADING_TEXT,
-        Outcome.SCHEMA_VIOLATION,
-        Outcome.OK,
-    ]
-    for index in range(len(order)):
-        assert first_by_precedence(reversed(order[index:])) is order[index]
+    assert judge([Choice(0, "yes", "stop")], Expectation(unvalidated="grammar")).outcome is Outcome.PLAIN
+    assert judge([Choice(0, "", "stop")], Expectation(unvalidated="grammar")).outcome is Outcome.EMPTY
 
 
 def test_cache_is_bounded_and_keyed_by_meaning() -> None:
@@ -162,6 +144,29 @@ def test_cache_is_bounded_and_keyed_by_meaning() -> None:
     assert cache.compiled({"type": "object", "title": "x"}) is first
     assert cache.compiled(False).violation(1) is not None
     assert cache.compiled(True).violation(1) is None
+
+
+def test_cache_is_bounded_by_the_length_of_its_schemas() -> None:
+    cache = ValidatorCache(100, max_bytes=1000)
+    for index in range(20):
+        cache.compiled({"title": f"{index:0200}"})
+        assert len(cache) <= 4
+    assert len(cache) == 4
+    big = {"title": "x" * 5000}
+    assert cache.compiled(big) is cache.compiled(big)  # one alone is kept, whatever its length
+    assert len(cache) == 1
+    cache.compiled({"title": "y"})
+    assert len(cache) == 1
+
+
+def test_formats_are_checked_only_when_asked_for() -> None:
+    schema = {"type": "string", "format": "date"}
+    assert ValidatorCache(1).compiled(schema).violation("no date") is None
+    checked = ValidatorCache(1, assert_formats=True).compiled(schema)
+    assert checked.violation("2026-02-28") is None
+    violation = checked.violation("2026-02-31")
+    assert violation is not None
+    assert violation.keyword == "format"
 
 
 def test_violation_message_holds_no_part_of_the_answer() -> None:
@@ -212,12 +217,14 @@ def test_assembler_keeps_choices_apart_and_is_bounded() -> None:
     assert assembler.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}) is False
     assert (before, assembler.is_finished) == (False, True)
     assert [c.text for c in assembler.choices()] == ["a", "b"]
-    assembler.feed({"choices": [{"index": 0, "delta": {"content": "xxxx"}}]})
-    assert all(c.oversized for c in assembler.choices())
-    with pytest.raises(MalformedAnswerError):
+    with pytest.raises(MalformedAnswerError, match="longer than 4"):
+        assembler.feed({"choices": [{"index": 0, "delta": {"content": "xxxx"}}]})
+    with pytest.raises(MalformedAnswerError, match="more than 2 choices"):
         assembler.feed({"choices": [{"index": 2, "delta": {"content": "x"}}]})
 
 
-@pytest.mark.parametrize("field", ["reasoning", "reasoning_content", "tool_calls"])
-def test_reasoning_and_tool_calls_are_parts_of_an_answer(field: str) -> None:
-    assert StreamAssembler(10).feed({"choices": [{"index": 0, "delta": {field: ["x"]}}]}) is True
+@pytest.mark.parametrize(
+    "delta", [{"reasoning": "x"}, {"reasoning_content": "x"}, {"tool_calls": [{"index": 0}]}]
+)
+def test_reasoning_and_tool_calls_are_parts_of_an_answer(delta: dict[str, Any]) -> None:
+    assert StreamAssembler(10).feed({"choices": [{"index": 0, "delta": delta}]}) is True

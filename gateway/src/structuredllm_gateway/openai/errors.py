@@ -83,6 +83,12 @@ def error_object(error: GatewayError, request_id: str | None = None) -> dict[str
     return {"error": inner}
 
 
+def error_event_object(error: GatewayError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error as the responses API's `error` event has it, flat, with the usual object beside."""
+    flat = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+    return {**flat, **error_object(error, request_id)}
+
+
 def error_bytes(error: GatewayError, request_id: str | None = None) -> bytes:
     """Return `error_object` as JSON."""
     return orjson.dumps(error_object(error, request_id))
@@ -91,13 +97,17 @@ def error_bytes(error: GatewayError, request_id: str | None = None) -> bytes:
 def engine_error(payload: Any) -> EngineError | None:
     """Read an error from a parsed body or stream chunk; None when it is not one.
 
-    Both `{"error": {...}}` and the older flat `{"object": "error", "message": ...}` are read.
+    Read are `{"error": {...}}`, the older flat `{"object": "error", "message": ...}`, and the responses API's
+    `error` and `response.failed` events.
     """
     if not isinstance(payload, dict):
         return None
     inner = payload.get("error")
-    if inner is None and payload.get("object") == "error":
+    if inner is None and (payload.get("object") == "error" or payload.get("type") == "error"):
         inner = payload
+    if inner is None and payload.get("type") == "response.failed":
+        response = payload.get("response")
+        inner = response.get("error") if isinstance(response, dict) else None
     if isinstance(inner, str):
         inner = {"message": inner}
     if not isinstance(inner, dict):

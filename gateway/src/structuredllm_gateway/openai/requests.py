@@ -1,47 +1,59 @@
-"""The few fields of a completion request that the gateway reads; the body itself is forwarded as it came.
+"""The few fields of a request that the gateway reads; the body itself is forwarded as it came.
 
-Owns the reading of model, stream and the structure asked for. Pure: must not import I/O.
+Owns the reading of model, stream and what is asked of the answer. Pure: must not import I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from structuredllm_gateway.errors import RequestError, SchemaRejectedError
-from structuredllm_gateway.validation.validators import Schema
+from structuredllm_gateway.errors import RequestError
+from structuredllm_gateway.openai.legacy import map_ignored_fields, rewritten_body
+from structuredllm_gateway.openai.structures import Structure, requested_structure
+from structuredllm_gateway.openai.surface import Route
+from structuredllm_gateway.openai.tools import ToolPlan, requested_tools
 
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-
-
-@dataclass(frozen=True)
-class Structure:
-    """The structure a request asks for.
-
-    Attributes:
-        schema: what the answer must satisfy; None = asked for in a way that is not validated (regex, choice,
-            grammar, structural tag): the engine guides it, the gateway only tells truncated and empty ones.
-        pointer: JSON pointer of the schema in the request body.
-    """
-
-    schema: Schema | None
-    pointer: str
+__all__ = ["CompletionRequest", "Structure", "parse_completion_request", "requested_structure"]
 
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """What the gateway needs to know of a chat or text completion request."""
+    """What the gateway needs to know of a request.
+
+    Attributes:
+        model: the served model's name.
+        stream: whether the answer is to be streamed.
+        structure: what the text must be, None = nothing is asked of it.
+        tools: the functions that may be called, None = none.
+        choices: how many choices the answer must have.
+        echoes: whether the answer repeats a part of the prompt, so that its text is not the model's alone.
+        rewritten: the body to send on, when it differs from the one that came.
+        warnings: what the client should be told, one clause each.
+    """
 
     model: str
     stream: bool
     structure: Structure | None
+    tools: ToolPlan | None = None
+    choices: int = 1
+    echoes: bool = False
+    rewritten: bytes | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether anything is asked of the answer."""
+        return self.structure is not None or (self.tools is not None and bool(self.tools.judged))
 
 
-def parse_completion_request(body: bytes) -> CompletionRequest:
-    """Read a request body.
+def parse_completion_request(
+    body: bytes, route: Route = Route.CHAT, inspect: Callable[[Mapping[str, Any]], None] | None = None
+) -> CompletionRequest:
+    """Read a request body; `inspect` sees the whole of it before anything in it is looked at.
 
     Raises:
         RequestError: not a JSON object, no model, or a field of a wrong kind; `param` names it.
@@ -52,6 +64,8 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
         raise RequestError(f"The request body is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(whole, dict):
         raise RequestError("The request body must be a JSON object.", code="invalid_json")
+    if inspect is not None:
+        inspect(whole)
     model = whole.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError(
@@ -59,100 +73,46 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
             param="model",
             code="missing_model",
         )
+    if not route.generates:
+        return CompletionRequest(model, stream=False, structure=None)
     stream = whole.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise RequestError("`stream` must be true or false.", param="stream")
-    return CompletionRequest(model, bool(stream), requested_structure(whole))
+    mapped = map_ignored_fields(whole, route)
+    request = CompletionRequest(
+        model,
+        bool(stream),
+        requested_structure(mapped.body, route, mapped.places),
+        requested_tools(mapped.body, route),
+        _choices(whole, route),
+        whole.get("echo") is True,
+        rewritten_body(body, route) if mapped.warnings else None,
+        mapped.warnings,
+    )
+    _check_combinations(whole, request)
+    return request
 
 
-def requested_structure(body: Mapping[str, Any]) -> Structure | None:
-    """Return the structure a request asks for, wherever it asks for it; None when it asks for none.
-
-    Read are `response_format` (json_schema, json_object), vLLM's `structured_outputs`, and the older
-    `guided_json`. Asking twice is allowed when both ask for the same.
-
-    Raises:
-        RequestError: a field has a wrong kind, or two fields ask for different structures.
-    """
-    asked = [
-        found
-        for found in (
-            _of_response_format(body.get("response_format")),
-            _of_structured_outputs(body.get("structured_outputs")),
-            _of_schema(body.get("guided_json"), "/guided_json"),
-        )
-        if found is not None
-    ]
-    if not asked:
-        return None
-    first = asked[0]
-    for other in asked[1:]:
-        if other.schema != first.schema or other.schema is None:
-            raise RequestError(
-                f"The request asks for two different structures, at {first.pointer} and at {other.pointer}; "
-                "ask for one.",
-                param=other.pointer,
-            )
-    return first
+def _choices(body: Mapping[str, Any], route: Route) -> int:
+    """Return how many choices are asked for; a wrong `n` is left to the engine to refuse."""
+    n = body.get("n")
+    each = n if isinstance(n, int) and n > 0 and route is not Route.RESPONSES else 1
+    prompt = body.get("prompt")
+    if route is Route.COMPLETIONS and isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        return each * len(prompt)
+    return each
 
 
-def _of_response_format(value: Any) -> Structure | None:
-    if value is None:
-        return None
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return Structure(ANY_OBJECT, "/response_format")
-    if kind == "structural_tag":
-        return Structure(None, "/response_format")
-    if kind != "json_schema":
+def _check_combinations(body: Mapping[str, Any], request: CompletionRequest) -> None:
+    """Refuse what would make every answer wrong, or keep its verdict from being made."""
+    if body.get("ignore_eos") is True and request.is_structured:
         raise RequestError(
-            "`response_format` must be an object whose `type` is text, json_object, json_schema or "
-            "structural_tag.",
-            param="response_format",
+            "`ignore_eos` makes the engine go on after the structure is complete; ask for one of the two.",
+            param="ignore_eos",
         )
-    wrapper = value.get("json_schema")
-    found = None
-    if isinstance(wrapper, dict):
-        found = _of_schema(wrapper.get("schema"), "/response_format/json_schema/schema")
-    if found is None:
-        raise SchemaRejectedError(
-            "`response_format` of type json_schema needs a schema in `json_schema.schema`.",
-            param="/response_format/json_schema/schema",
+    if body.get("background") is True:
+        raise RequestError(
+            "`background` is not supported: the answer would have to be fetched from the one replica "
+            "that has it.",
+            param="background",
         )
-    return found
-
-
-def _of_structured_outputs(value: Any) -> Structure | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise RequestError("`structured_outputs` must be an object.", param="structured_outputs")
-    found = _of_schema(value.get("json"), "/structured_outputs/json")
-    if found is not None:
-        return found
-    if value.get("json_object"):
-        return Structure(ANY_OBJECT, "/structured_outputs/json_object")
-    for name in ("regex", "choice", "grammar", "structural_tag"):
-        if value.get(name) is not None:
-            return Structure(None, f"/structured_outputs/{name}")
-    return None
-
-
-def _of_schema(value: Any, pointer: str) -> Structure | None:
-    """Read a schema; vLLM takes one as an object or as its JSON text; both are read."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
-            raise SchemaRejectedError(
-                f"The schema at {pointer} is not JSON: {error}.", param=pointer
-            ) from error
-    if not isinstance(value, dict | bool):
-        raise SchemaRejectedError(
-            f"The schema at {pointer} must be a JSON Schema: an object or a boolean.", param=pointer
-        )
-    return Structure(value, pointer)

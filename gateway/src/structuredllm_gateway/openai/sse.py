@@ -81,6 +81,11 @@ def data_event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def named_event(name: str, payload: bytes) -> bytes:
+    """Write one event with a name, as the responses API has them."""
+    return b"event: " + name.encode() + b"\n" + data_event(payload)
+
+
 def verdict_comment(outcome: str) -> bytes:
     """Write the verdict of a stream as a comment, which every SSE client must ignore."""
     return b": structuredllm outcome=" + outcome.encode() + b"\n\n"

@@ -17,11 +17,14 @@ from structuredllm_gateway.openai.errors import (
     engine_error_of_body,
     openai_type,
 )
+from structuredllm_gateway.openai.responses import choices_of_response
+from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.relay.exchange import Answer, Exchange, TryResult
 from structuredllm_gateway.upstream.endpoints import ValidationMode
 from structuredllm_gateway.validation.judge import Verdict, judge
 from structuredllm_gateway.validation.outcomes import FAULTS, Outcome
 
+_ERROR_WITHIN = 2048
 _GRAMMAR_MESSAGE = (
     "The engine ended the answer because its grammar rejected a token it had sampled (structured output "
     "broke inside the engine); no answer was made."
@@ -36,23 +39,49 @@ def classify_whole(
         error = status_error(exchange, status, body, retry_after)
         return TryResult(error.outcome, error=error, upstream_status=status)
     answer = Answer(status, body, content_type)
-    if not exchange.is_judged:
-        return TryResult(Outcome.PLAIN, answer, upstream_status=status)
+    expected = exchange.expected if exchange.is_judged else None
+    if expected is None:
+        # An error object names itself at once; long answers (embeddings) are not searched to their end.
+        failed = error_in_answer(exchange, body, _ERROR_WITHIN) if body else _malformed("it has no body")
+        if failed is None:
+            return TryResult(Outcome.PLAIN, answer, upstream_status=status)
+        return TryResult(failed.outcome, error=failed, upstream_status=status)
+    failed = error_in_answer(exchange, body)
+    if failed is not None:
+        return TryResult(failed.outcome, error=failed, upstream_status=status)
+    read = choices_of_response if exchange.incoming.route is Route.RESPONSES else choices_of
     try:
-        verdict = judge(choices_of(body), exchange.schema)
+        verdict = judge(read(body), expected)
     except MalformedAnswerError as error:
-        malformed = UpstreamStatusError(
-            f"The engine's answer cannot be read: {error}.",
-            status=502,
-            type_="server_error",
-            outcome=Outcome.UPSTREAM_5XX,
-            code="upstream_malformed",
-        )
-        return TryResult(Outcome.UPSTREAM_5XX, error=malformed, upstream_status=status)
+        return TryResult(Outcome.UPSTREAM_5XX, error=_malformed(str(error)), upstream_status=status)
     refusal = verdict_error(exchange, verdict)
     if refusal is not None:
         return TryResult(verdict.outcome, error=refusal, upstream_status=status)
     return TryResult(verdict.outcome, answer, upstream_status=status)
+
+
+def error_in_answer(exchange: Exchange, body: bytes, within: int | None = None) -> GatewayError | None:
+    """Return the error for an answer of status 200 that is an error object; None when it is not one.
+
+    It must be named `within` bytes from the start. Text of an answer cannot look like it: its quotes are
+    escaped.
+    """
+    found = engine_error_of_body(body) if body.find(b'"error"', 0, within) >= 0 else None
+    if found is None:
+        return None
+    if exchange.request.is_structured and found.is_grammar_reject:
+        return grammar_error()
+    return _status_error(502, found, Outcome.UPSTREAM_5XX, "the engine answered 200 with an error")
+
+
+def _malformed(why: str) -> UpstreamStatusError:
+    return UpstreamStatusError(
+        f"The engine's answer cannot be read: {why}.",
+        status=502,
+        type_="server_error",
+        outcome=Outcome.UPSTREAM_5XX,
+        code="upstream_malformed",
+    )
 
 
 def verdict_error(exchange: Exchange, verdict: Verdict) -> GatewayError | None:
@@ -76,7 +105,7 @@ def status_error(
 ) -> GatewayError:
     """Return the error for an engine's error status: its own words, in OpenAI's shape, never wrapped."""
     found = engine_error_of_body(body)
-    structured = exchange.request.structure is not None
+    structured = exchange.request.is_structured
     if structured and status >= 500 and found is not None and found.is_grammar_reject:
         return grammar_error()
     if status < 400:
@@ -94,7 +123,7 @@ def status_error(
 
 def stream_error(exchange: Exchange, found: EngineError) -> GatewayError:
     """Return the error for an error event inside a stream."""
-    if exchange.request.structure is not None:
+    if exchange.request.is_structured:
         if found.is_grammar_reject:
             return grammar_error()
         if found.is_schema_cause:

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 from structuredllm_gateway.errors import GatewayError
 from structuredllm_gateway.openai.requests import CompletionRequest
+from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
+from structuredllm_gateway.validation.expectation import Expectation
 from structuredllm_gateway.validation.outcomes import Outcome
-from structuredllm_gateway.validation.validators import CompiledSchema
 
-
-class Route(StrEnum):
-    """The relayed routes; the value is the metric label."""
-
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-
-    @property
-    def path(self) -> str:
-        """Path at the gateway and at the engine."""
-        return "/v1/chat/completions" if self is Route.CHAT else "/v1/completions"
+__all__ = [
+    "Answer",
+    "Exchange",
+    "Incoming",
+    "Record",
+    "Route",
+    "Sink",
+    "TryResult",
+    "response_headers",
+]
 
 
 class Sink(Protocol):
@@ -74,20 +73,22 @@ class Record:
     schema_key: str | None = None
     error_code: str | None = None
     retried_for: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unvalidated: str = ""
 
 
 @dataclass(frozen=True)
 class Exchange:
     """An admitted request: everything that a try needs.
 
-    `deadline` is on the injected clock. `schema` is None when nothing is to be judged.
+    `deadline` is on the injected clock. `expected` is None when nothing is asked of the answer.
     """
 
     incoming: Incoming
     request: CompletionRequest
     body: bytes
     pool: ModelPool
-    schema: CompiledSchema | None
+    expected: Expectation | None
     deadline: float
     record: Record
 
@@ -99,7 +100,7 @@ class Exchange:
     @property
     def is_judged(self) -> bool:
         """Whether the answer's text is looked at."""
-        return self.request.structure is not None and self.mode is not ValidationMode.OFF
+        return self.expected is not None and self.mode is not ValidationMode.OFF
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ def response_headers(record: Record, outcome: Outcome | None) -> dict[str, str]:
     }
     if outcome is not None:
         headers["x-structuredllm-outcome"] = outcome.value
+    if record.warnings:
+        headers["x-structuredllm-warning"] = "; ".join(record.warnings)
     if record.replica is not None:
         headers["x-structuredllm-replica"] = record.replica
     return headers

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
+from structuredllm_gateway.admission.expectations import expect
 from structuredllm_gateway.admission.limits import ClientClosedError, ConcurrencyLimit
 from structuredllm_gateway.admission.schema_policy import SchemaLimits, admit
 from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError
@@ -60,7 +61,11 @@ class Relay:
         self._limit = ConcurrencyLimit(
             settings.limits.max_inflight_requests, settings.limits.retry_after_seconds
         )
-        self._validators = ValidatorCache(settings.validation.cached_schemas)
+        self._validators = ValidatorCache(
+            settings.validation.cached_schemas,
+            max_bytes=settings.validation.cached_schema_bytes,
+            assert_formats=settings.validation.assert_formats,
+        )
         self._schema_limits = SchemaLimits(
             settings.validation.max_schema_depth, settings.validation.max_schema_nodes
         )
@@ -91,19 +96,24 @@ class Relay:
 
     async def _admitted(self, incoming: Incoming, record: Record) -> Exchange:
         body = await incoming.read_body()
-        request = parse_completion_request(body)
+        request = parse_completion_request(body, incoming.route)
         record.model, record.stream = request.model, request.stream
-        record.structured = request.structure is not None
+        record.structured = request.is_structured
+        record.warnings.extend(request.warnings)
         pool = self._endpoints.snapshot().pools.get(request.model)
         if pool is None:
             raise ModelNotFoundError(
                 f"The model {request.model[:128]!r} does not exist here; GET /v1/models lists those that do.",
                 param="model",
             )
-        schema = admit(request.structure, self._schema_limits, self._validators)
-        record.schema_key = schema.key if schema is not None else None
+        expected = expect(request, lambda asked: admit(asked, self._schema_limits, self._validators))
+        record.schema_key = expected.key if expected is not None else None
         deadline = record.started + self._settings.upstream.total_timeout_seconds
-        return Exchange(incoming, request, body, pool, schema, deadline, record)
+        sent = body if request.rewritten is None else request.rewritten
+        exchange = Exchange(incoming, request, sent, pool, expected, deadline, record)
+        if expected is not None:
+            record.unvalidated = expected.unvalidated if exchange.is_judged else "off"
+        return exchange
 
     async def _tried(self, exchange: Exchange, sink: Sink) -> TryResult:
         """Try, and where the class allows it try again on a replica that was not asked yet."""
@@ -211,6 +221,8 @@ class Relay:
         model, route = self._metrics.model_label(record.model), incoming.route.value
         self._metrics.requests.labels(model, route, str(record.status), record.outcome.value).inc()
         self._metrics.request_duration.labels(model, route).observe(seconds)
+        if record.unvalidated and record.outcome is Outcome.PLAIN:
+            self._metrics.unvalidated.labels(model, record.unvalidated).inc()
         if record.first_token_seconds is not None:
             self._metrics.time_to_first_token.labels(model).observe(record.first_token_seconds)
         self._log.info(

@@ -12,18 +12,19 @@ from typing import Any
 
 import orjson
 
-from structuredllm_gateway.errors import GatewayError, UpstreamStreamError
-from structuredllm_gateway.openai.answers import MalformedAnswerError, StreamAssembler
-from structuredllm_gateway.openai.errors import engine_error, error_bytes
-from structuredllm_gateway.openai.sse import (
-    DONE,
-    EventTooLongError,
-    SseEvent,
-    SseParser,
-    data_event,
-    verdict_comment,
+from structuredllm_gateway.errors import (
+    GatewayError,
+    StreamAbortedError,
+    StreamEmptyError,
+    UpstreamStreamError,
 )
+from structuredllm_gateway.openai.answers import Assembler, MalformedAnswerError, StreamAssembler
+from structuredllm_gateway.openai.errors import engine_error
+from structuredllm_gateway.openai.responses import ResponsesAssembler
+from structuredllm_gateway.openai.sse import EventTooLongError, SseEvent, SseParser
+from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.relay.classify import stream_error, verdict_error
+from structuredllm_gateway.relay.closing import closing_events
 from structuredllm_gateway.relay.exchange import Exchange
 from structuredllm_gateway.validation.judge import judge
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -47,7 +48,7 @@ class StreamRelay:
         """Start with nothing seen."""
         self._exchange = exchange
         self._parser = SseParser(MAX_EVENT_BYTES)
-        self._assembler = StreamAssembler(max_answer_chars)
+        self._assembler = _assembler(exchange, max_answer_chars)
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._has_given = False
@@ -69,15 +70,17 @@ class StreamRelay:
 
     def finish(self) -> bytes:
         """The engine's stream is over: decide, if the end mark did not; return what is left to pass."""
-        if not self.ended:
-            rest = self._parser.finish()
-            if rest is not None:
+        try:
+            rest = None if self.ended else self._parser.finish()
+            # Once the answer is whole, what was cut off behind it (an end mark, usage) does not matter.
+            if rest is not None and not (self._assembler.is_finished and _is_cut(rest)):
                 self._take(rest)
-        if not self.ended:
-            if self._assembler.is_finished:
+            if not self.ended and self._assembler.is_finished:
                 self._judge()
-            else:
-                self._fail(UpstreamStreamError("The engine's stream ended before the answer was complete."))
+        except MalformedAnswerError as error:
+            self._fail(UpstreamStreamError(f"The engine's stream cannot be read: {error}."))
+        if not self.ended:
+            self._fail(self._too_early())
         return self._released()
 
     def fail(self, error: GatewayError) -> None:
@@ -87,15 +90,14 @@ class StreamRelay:
 
     def closing(self) -> bytes:
         """Return the last events: the error if there is one, the verdict, OpenAI's end mark."""
-        request_id = self._exchange.incoming.request_id
-        refusal = b"" if self.error is None else data_event(error_bytes(self.error, request_id))
-        return refusal + verdict_comment(self.outcome) + DONE
+        incoming = self._exchange.incoming
+        return closing_events(incoming.route, self.outcome, self.error, incoming.request_id)
 
     def _take(self, event: SseEvent) -> None:
         if event.is_done:
             # Without a reason to have ended, an answer is not known to be whole, end mark or not.
             if self._exchange.is_judged and not self._assembler.is_finished:
-                self._fail(UpstreamStreamError("The engine's stream ended before the answer was complete."))
+                self._fail(self._too_early())
             else:
                 self._judge()
             return
@@ -107,17 +109,16 @@ class StreamRelay:
                 return
             if payload is None or self._assembler.feed(payload):
                 self.has_content = True
+            if self._assembler.ends_stream:
+                self._judge()
+                if self.error is not None:
+                    return  # the event says "completed"
         self._held.append(event.raw)
         self._held_bytes += len(event.raw)
 
     def _is_passed_unread(self, data: bytes) -> bool:
         """After the first part, unjudged chunks are not parsed unless they may be an error or an end."""
-        return (
-            self.has_content
-            and not self._exchange.is_judged
-            and b'"error"' not in data
-            and b'"finish_reason":"' not in data.replace(b" ", b"")
-        )
+        return self.has_content and not self._exchange.is_judged and not self._assembler.matters(data)
 
     def _payload(self, data: bytes) -> dict[str, Any] | None:
         """Return an event's JSON object; None for other data, which passes only where nothing is judged."""
@@ -133,12 +134,18 @@ class StreamRelay:
 
     def _judge(self) -> None:
         self.ended = True
-        if not self._exchange.is_judged:
+        expected = self._exchange.expected if self._exchange.is_judged else None
+        if expected is None:
             self.outcome = Outcome.PLAIN
             return
-        verdict = judge(self._assembler.choices(), self._exchange.schema)
+        verdict = judge(self._assembler.choices(), expected)
         self.outcome = verdict.outcome
         self.error = verdict_error(self._exchange, verdict)
+
+    def _too_early(self) -> GatewayError:
+        if not self.has_content:
+            return StreamEmptyError("The engine's stream ended without any part of an answer.")
+        return StreamAbortedError("The engine's stream ended before the answer was complete.")
 
     def _fail(self, error: GatewayError) -> None:
         self.ended = True
@@ -155,3 +162,16 @@ class StreamRelay:
         self._held.clear()
         self._held_bytes = 0
         return released
+
+
+def _is_cut(event: SseEvent) -> bool:
+    try:
+        return event.data is not None and not event.is_done and not isinstance(orjson.loads(event.data), dict)
+    except orjson.JSONDecodeError:
+        return True
+
+
+def _assembler(exchange: Exchange, max_chars: int) -> Assembler:
+    if exchange.incoming.route is Route.RESPONSES:
+        return ResponsesAssembler(max_chars, keeps=exchange.is_judged)
+    return StreamAssembler(max_chars, keeps=exchange.is_judged)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from structuredllm_gateway.errors import (
+    StreamAbortedError,
     UpstreamConnectError,
     UpstreamError,
     UpstreamStatusError,
-    UpstreamStreamError,
     UpstreamTimeoutError,
 )
 from structuredllm_gateway.relay.classify import classify_whole
@@ -83,7 +83,7 @@ class Tries:
         except UpstreamError as error:
             # Broken with bytes of an answer under way is another class than never reached.
             broken = sink.started or (status is not None and isinstance(error, UpstreamConnectError))
-            relay.fail(UpstreamStreamError("The engine's stream broke off.") if broken else error)
+            relay.fail(StreamAbortedError("The engine's stream broke off.") if broken else error)
         return await self._closed(relay, sink, status)
 
     async def _pass_on(

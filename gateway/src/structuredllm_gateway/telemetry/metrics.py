@@ -62,6 +62,12 @@ class Metrics:
             ("model", "reason"),
             registry=self.registry,
         )
+        self.unvalidated = Counter(
+            name("unvalidated"),
+            "Structured answers that passed without judgement, by why: grammar, structural_tag, echo, off.",
+            ("model", "kind"),
+            registry=self.registry,
+        )
         self.inflight_requests = Gauge(
             name("inflight_requests"), "Completion requests in flight.", registry=self.registry
         )

@@ -7,9 +7,18 @@ after the client got a byte.
 from __future__ import annotations
 
 from structuredllm_gateway.upstream.endpoints import ValidationMode
-from structuredllm_gateway.validation.outcomes import FAULTS, Outcome
+from structuredllm_gateway.validation.outcomes import CUT, FAULTS, Outcome
 
-_ALWAYS = frozenset({Outcome.GRAMMAR_REJECTED, Outcome.CONNECT_ERROR, Outcome.TIMEOUT, Outcome.STREAM_ERROR})
+_ALWAYS = frozenset(
+    {
+        Outcome.GRAMMAR_REJECTED,
+        Outcome.CONNECT_ERROR,
+        Outcome.TIMEOUT,
+        Outcome.STREAM_ERROR,
+        Outcome.STREAM_ABORTED,
+        Outcome.STREAM_EMPTY,
+    }
+)
 
 
 def is_retryable(
@@ -29,4 +38,4 @@ def is_retryable(
         return True
     if outcome is Outcome.UPSTREAM_5XX:
         return upstream_status == 503
-    return mode is ValidationMode.ENFORCE and outcome in FAULTS
+    return mode is ValidationMode.ENFORCE and outcome in FAULTS - CUT

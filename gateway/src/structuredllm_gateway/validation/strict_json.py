@@ -97,6 +97,28 @@ def parse_strict(text: str) -> ParsedText | TextFault:
     return ParsedText(value)
 
 
+def holds_json(text: str) -> bool:
+    """Return whether `text` is, or has somewhere in it, a JSON object or array."""
+    if not isinstance(parse_strict(text), TextFault):
+        return text.lstrip(_WHITESPACE)[:1] in _CONTAINER_OPENERS
+    return _holds_value(text) or _ends_with_value(text)
+
+
+def _ends_with_value(text: str) -> bool:
+    """Look for a value from the end on: thinking may have brackets of its own before the answer."""
+    end = len(text)
+    for _ in range(_MAX_STARTS):
+        end = max(text.rfind(opener, 0, end) for opener in _CONTAINER_OPENERS)
+        if end < 0:
+            return False
+        try:
+            _DECODER.raw_decode(text, end)
+        except (ValueError, RecursionError):
+            continue
+        return True
+    return False
+
+
 def _holds_value(body: str) -> bool:
     start, tried = 0, 0
     while tried < _MAX_STARTS:

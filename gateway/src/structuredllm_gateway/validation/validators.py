@@ -62,12 +62,22 @@ class CompiledSchema:
 
 
 class ValidatorCache:
-    """At most `capacity` compiled schemas; the one unused longest goes first. Not for threads."""
+    """Compiled schemas; the one unused longest goes first. Not for threads.
 
-    def __init__(self, capacity: int) -> None:
+    At most `capacity` are kept, and at most so many that their texts have `max_bytes` together (one alone
+    may be larger). With `assert_formats` the keyword `format` is checked, else it is an annotation, as draft
+    2020-12 has it by default.
+    """
+
+    def __init__(
+        self, capacity: int, *, max_bytes: int = 16 * 1024 * 1024, assert_formats: bool = False
+    ) -> None:
         """Start empty."""
         self._capacity = capacity
-        self._entries: OrderedDict[bytes, CompiledSchema] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._assert_formats = assert_formats
+        self._entries: OrderedDict[bytes, tuple[CompiledSchema, int]] = OrderedDict()
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -79,16 +89,20 @@ class ValidatorCache:
             SchemaCompileError: not a draft 2020-12 schema, a reference leads outside of it, or a pattern is
                 not a regular expression of the linear-time engine.
         """
-        digest = hashlib.sha256(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)).digest()
-        entry = self._entries.get(digest)
-        if entry is not None:
+        text = orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.sha256(text).digest()
+        kept = self._entries.get(digest)
+        if kept is not None:
             self._entries.move_to_end(digest)
-            return entry
-        entry = CompiledSchema(digest.hex()[:16], _compile(schema))
-        self._entries[digest] = entry
-        while len(self._entries) > self._capacity:
-            self._entries.popitem(last=False)
-        return entry
+            return kept[0]
+        compiled = CompiledSchema(digest.hex()[:16], _compile(schema, self._assert_formats))
+        self._entries[digest] = (compiled, len(text))
+        self._bytes += len(text)
+        while len(self._entries) > 1 and (
+            len(self._entries) > self._capacity or self._bytes > self._max_bytes
+        ):
+            self._bytes -= self._entries.popitem(last=False)[1][1]
+        return compiled
 
 
 def json_pointer(path: Sequence[str | int]) -> str:
@@ -96,11 +110,14 @@ def json_pointer(path: Sequence[str | int]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _compile(schema: Schema) -> jsonschema_rs.Validator:
+def _compile(schema: Schema, assert_formats: bool) -> jsonschema_rs.Validator:
     whole = schema if isinstance(schema, bool) else dict(schema)
     try:
         return jsonschema_rs.Draft202012Validator(
-            whole, offline=True, pattern_options=jsonschema_rs.RegexOptions(size_limit=1 << 20)
+            whole,
+            offline=True,
+            validate_formats=assert_formats,
+            pattern_options=jsonschema_rs.RegexOptions(size_limit=1 << 20),
         )
     except jsonschema_rs.ValidationError as error:
         raise SchemaCompileError(error.message, json_pointer(error.instance_path)) from error
