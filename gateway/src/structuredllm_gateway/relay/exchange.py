@@ -12,6 +12,7 @@ from typing import Protocol
 
 from structuredllm_gateway.errors import GatewayError
 from structuredllm_gateway.openai.requests import CompletionRequest
+from structuredllm_gateway.relay.caller import Caller
 from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
 from structuredllm_gateway.validation.outcomes import Outcome
 from structuredllm_gateway.validation.validators import CompiledSchema
@@ -49,12 +50,16 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request as it came: its route, id, headers (lower-case names), and how to get its body."""
+    """A request as it came: its route, id, headers (lower-case names), and how to get its body.
+
+    `caller` is who asks, None when nobody is told apart.
+    """
 
     route: Route
     request_id: str
     headers: Mapping[str, str]
     read_body: Callable[[], Awaitable[bytes]]
+    caller: Caller | None = None
 
 
 @dataclass
@@ -93,7 +98,10 @@ class Exchange:
 
     @property
     def mode(self) -> ValidationMode:
-        """The model's validation mode."""
+        """The validation mode: the caller's own, else the model's."""
+        caller = self.incoming.caller
+        if caller is not None and caller.validation is not None:
+            return caller.validation
         return self.pool.validation
 
     @property
