@@ -5,7 +5,7 @@ Owns the reading of model, stream and the structure asked for. Pure: must not im
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,10 @@ class CompletionRequest:
     structure: Structure | None
 
 
-def parse_completion_request(body: bytes) -> CompletionRequest:
-    """Read a request body.
+def parse_completion_request(
+    body: bytes, inspect: Callable[[Mapping[str, Any]], None] | None = None
+) -> CompletionRequest:
+    """Read a request body; `inspect` sees the whole of it before anything in it is looked at.
 
     Raises:
         RequestError: not a JSON object, no model, or a field of a wrong kind; `param` names it.
@@ -52,6 +54,8 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
         raise RequestError(f"The request body is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(whole, dict):
         raise RequestError("The request body must be a JSON object.", code="invalid_json")
+    if inspect is not None:
+        inspect(whole)
     model = whole.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError(

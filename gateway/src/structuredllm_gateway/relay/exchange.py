@@ -79,6 +79,7 @@ class Record:
     schema_key: str | None = None
     error_code: str | None = None
     retried_for: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -148,4 +149,6 @@ def response_headers(record: Record, outcome: Outcome | None) -> dict[str, str]:
         headers["x-structuredllm-outcome"] = outcome.value
     if record.replica is not None:
         headers["x-structuredllm-replica"] = record.replica
+    if record.warnings:
+        headers["x-structuredllm-warning"] = "; ".join(record.warnings)
     return headers

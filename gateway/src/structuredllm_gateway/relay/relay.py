@@ -7,12 +7,14 @@ Owns the order of things; the steps are in the other modules of this folder. Fra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
+from structuredllm_gateway.admission.admission import Admission, Unenforced, judge_unenforced
 from structuredllm_gateway.admission.limits import ClientClosedError, ConcurrencyLimit
-from structuredllm_gateway.admission.schema_policy import SchemaLimits, admit
+from structuredllm_gateway.admission.schema_policy import admit
 from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError
 from structuredllm_gateway.openai.errors import error_bytes
 from structuredllm_gateway.openai.requests import parse_completion_request
@@ -61,9 +63,7 @@ class Relay:
             settings.limits.max_inflight_requests, settings.limits.retry_after_seconds
         )
         self._validators = ValidatorCache(settings.validation.cached_schemas)
-        self._schema_limits = SchemaLimits(
-            settings.validation.max_schema_depth, settings.validation.max_schema_nodes
-        )
+        self._admission = Admission(settings.admission.limits, settings.admission.remembered_parts)
 
     async def respond(self, incoming: Incoming, sink: Sink) -> None:
         """Answer one request, whatever happens; cancel it to say that the client has gone."""
@@ -91,7 +91,15 @@ class Relay:
 
     async def _admitted(self, incoming: Incoming, record: Record) -> Exchange:
         body = await incoming.read_body()
-        request = parse_completion_request(body)
+        unenforced: tuple[Unenforced, ...] = ()
+
+        def inspect(whole: Mapping[str, Any]) -> None:
+            nonlocal unenforced
+            if isinstance(name := whole.get("model"), str):
+                record.model = name
+            unenforced = self._admission.check(body, whole)
+
+        request = parse_completion_request(body, inspect)
         record.model, record.stream = request.model, request.stream
         record.structured = request.structure is not None
         pool = self._endpoints.snapshot().pools.get(request.model)
@@ -100,7 +108,10 @@ class Relay:
                 f"The model {request.model[:128]!r} does not exist here; GET /v1/models lists those that do.",
                 param="model",
             )
-        schema = admit(request.structure, self._schema_limits, self._validators)
+        record.warnings += judge_unenforced(
+            unenforced, pool.structured.backends, self._settings.validation.unenforced_keywords
+        )
+        schema = admit(request.structure, self._validators)
         record.schema_key = schema.key if schema is not None else None
         deadline = record.started + self._settings.upstream.total_timeout_seconds
         return Exchange(incoming, request, body, pool, schema, deadline, record)
