@@ -15,6 +15,7 @@ GENERATORS: tuple[tuple[str, ...], ...] = (
     ("-m", "tools.gen_dashboards"),
     ("-m", "structuredllm_engine_patches.render"),
     ("-m", "tools.gen_engine_metrics"),
+    ("-m", "tools.gen_gateway_admission"),
 )
 
 

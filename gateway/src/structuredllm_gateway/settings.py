@@ -151,10 +151,13 @@ class ValidationSettings(_Group):
     )
     default_streaming: StreamDelivery = Field(
         default=StreamDelivery.TRAILING,
-        description="For static endpoints and resources that state none: Trailing or Buffer.",
+        description="For static endpoints: Trailing (streams pass at once, the verdict after them) or Buffer "
+        "(they are held until they are judged).",
     )
     default_repair: bool = Field(
-        default=False, description="For static endpoints and resources that state nothing: repair attempts."
+        default=False,
+        description="For static endpoints: whether a wrong answer is asked for once more, with its violation "
+        "told to the model.",
     )
     cached_schemas: int = Field(default=512, ge=1, description="Compiled schemas that are kept.")
     heartbeat_seconds: float = Field(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from structuredllm_gateway.admission.admission import Admission, judge_unenforced
+from structuredllm_gateway.admission.keywords import is_trusting
 from structuredllm_gateway.admission.patterns import CAP, measure
 from structuredllm_gateway.admission.rules import RULES, Limits
 from structuredllm_gateway.errors import RequestError, SchemaRejectedError
@@ -16,7 +17,6 @@ from structuredllm_gateway.upstream.endpoints import GrammarBackend
 from tests.unit.gateway.support import plain, structured
 
 _SCHEMA = "/response_format/json_schema/schema"
-_XGRAMMAR = frozenset({GrammarBackend.XGRAMMAR})
 
 
 def limits_with(**changes: Any) -> Limits:
@@ -334,13 +334,17 @@ def test_policy_on_unenforced_keywords() -> None:
     body = structured({"properties": {"a": {"not": {}}, "b": {"if": True, "then": {}}}})
     found = admission.check(b"", body)
     assert found == admission.check(b"", body)  # remembered
-    (warning,) = judge_unenforced(found, _XGRAMMAR, "warn")
+    (warning,) = judge_unenforced(found, "warn")
     assert "if, not" in warning
-    assert judge_unenforced(found, _XGRAMMAR, "validate") == ()
-    guidance = frozenset({GrammarBackend.GUIDANCE})
-    assert judge_unenforced(found, guidance, "reject") == ()
-    assert judge_unenforced((), _XGRAMMAR, "reject") == ()
+    assert judge_unenforced(found, "validate") == ()
+    assert judge_unenforced((), "reject") == ()
     with pytest.raises(SchemaRejectedError) as caught:
-        judge_unenforced(found, frozenset({GrammarBackend.AUTO}), "reject")
+        judge_unenforced(found, "reject")
     assert caught.value.code == "keyword_not_enforced"
     assert caught.value.param in {f"{_SCHEMA}/properties/a", f"{_SCHEMA}/properties/b"}
+
+
+def test_which_backends_let_keywords_pass() -> None:
+    guidance, auto = GrammarBackend.GUIDANCE, GrammarBackend.AUTO
+    assert [is_trusting(frozenset({b})) for b in GrammarBackend] == [True, True, False]
+    assert is_trusting(frozenset({guidance, auto}))

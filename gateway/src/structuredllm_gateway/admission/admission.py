@@ -16,13 +16,12 @@ import orjson
 
 from structuredllm_gateway.admission.body_shape import check_body, walk
 from structuredllm_gateway.admission.expansion import check_expansion
-from structuredllm_gateway.admission.keywords import DESCRIPTIONS, is_trusting
+from structuredllm_gateway.admission.keywords import DESCRIPTIONS
 from structuredllm_gateway.admission.patterns import measure
 from structuredllm_gateway.admission.requested import Part, PartKind, parts_of, parts_of_tag
 from structuredllm_gateway.admission.rules import Limits, refuse, refuse_field
 from structuredllm_gateway.admission.schema_survey import survey
 from structuredllm_gateway.errors import SchemaRejectedError
-from structuredllm_gateway.upstream.endpoints import GrammarBackend
 
 # Fields whose number counts choices, or whose length counts tools.
 _COUNTED = frozenset({"n", "best_of", "tools", "functions"})
@@ -126,24 +125,21 @@ class Admission:
         return tuple(Unenforced(keyword, pointer + place) for keyword, place in known) if known else ()
 
 
-def judge_unenforced(
-    found: Iterable[Unenforced], backends: frozenset[GrammarBackend], policy: str
-) -> tuple[str, ...]:
-    """Decide on keywords that xgrammar does not enforce.
+def judge_unenforced(found: Iterable[Unenforced], policy: str) -> tuple[str, ...]:
+    """Decide on keywords that the model's grammar backend does not enforce.
 
     Args:
         found: what `Admission.check` gave.
-        backends: the backends of the model's engines.
         policy: warn, reject or validate (the setting `validation.unenforced_keywords`).
 
     Returns:
         One warning for the client, or none.
 
     Raises:
-        SchemaRejectedError: policy reject, and a backend lets one of the keywords pass.
+        SchemaRejectedError: policy reject; `param` is where the first of them stands.
     """
     keywords = {item.keyword: item.pointer for item in found}
-    if not keywords or policy == "validate" or not is_trusting(backends):
+    if not keywords or policy == "validate":
         return ()
     if policy == "reject":
         keyword, pointer = next(iter(keywords.items()))

@@ -30,7 +30,7 @@ _NEEDS_TYPE: Mapping[str, frozenset[str]] = {
 }
 
 UNENFORCED: Mapping[GrammarBackend, str] = {
-    GrammarBackend.XGRAMMAR: "see `unenforced_in`",
+    GrammarBackend.XGRAMMAR: "lets the keywords below pass",
     GrammarBackend.AUTO: "as xgrammar, which vLLM tries first",
     GrammarBackend.GUIDANCE: "",
 }

@@ -80,13 +80,15 @@ class Record:
     error_code: str | None = None
     retried_for: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    repair: str | None = None
 
 
 @dataclass(frozen=True)
 class Exchange:
     """An admitted request: everything that a try needs.
 
-    `deadline` is on the injected clock. `schema` is None when nothing is to be judged.
+    `deadline` is on the injected clock. `schema` is None when nothing is to be judged. `is_repair`: this is
+    the one further try in which the model is told what was wrong; nothing follows it.
     """
 
     incoming: Incoming
@@ -96,6 +98,7 @@ class Exchange:
     schema: CompiledSchema | None
     deadline: float
     record: Record
+    is_repair: bool = False
 
     @property
     def mode(self) -> ValidationMode:
@@ -149,6 +152,8 @@ def response_headers(record: Record, outcome: Outcome | None) -> dict[str, str]:
         headers["x-structuredllm-outcome"] = outcome.value
     if record.replica is not None:
         headers["x-structuredllm-replica"] = record.replica
+    if record.repair is not None:
+        headers["x-structuredllm-repair"] = record.repair
     if record.warnings:
         headers["x-structuredllm-warning"] = "; ".join(record.warnings)
     return headers

@@ -81,12 +81,17 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ModelPool:
-    """All endpoints of one served model name."""
+    """All endpoints of one served model name, and what their resources say of structured answers."""
 
     model: str
     validation: ValidationMode
     endpoints: tuple[Endpoint, ...] = ()
     structured: StructuredPolicy = StructuredPolicy()
+
+    @property
+    def backend(self) -> str:
+        """The engines' grammar backend; `mixed` when they have several."""
+        return next(iter(self.structured.backends)).value if len(self.structured.backends) == 1 else "mixed"
 
     @property
     def serving(self) -> tuple[Endpoint, ...]:
