@@ -18,8 +18,8 @@ not edit.
 
 A request that is above a bound gets HTTP 400 in OpenAI's shape: `code` is the rule's, `param` the JSON
 pointer of the place in the request body. Nothing is sent to an engine, and
-`structuredllm_gateway_request_refusals_total{rule}` counts it. The checks take time
-linear in its size. They apply wherever a schema, expression, grammar or choice can stand
+`structuredllm_gateway_request_refusals_total{rule}` counts it. The checks take time linear in the body's
+size. They apply wherever a schema, expression, grammar or choice can stand
 (`response_format`, `text.format`, `structured_outputs`, `guided_*`, `tools`, `functions`), also where the
 answer is not validated. A schema that has passed is known again by its hash.
 
