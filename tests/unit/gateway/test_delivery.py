@@ -13,11 +13,14 @@ import pytest
 from aiohttp import web
 
 from structuredllm_gateway.errors import OverloadedError
+from structuredllm_gateway.openai.answers import Choice
 from structuredllm_gateway.openai.requests import parse_completion_request
 from structuredllm_gateway.relay.caller import Caller
 from structuredllm_gateway.relay.delivery import HEARTBEAT, HeldBytes
 from structuredllm_gateway.relay.exchange import Exchange, Incoming, Record, Route
+from structuredllm_gateway.relay.raw_text import HEADER, raw_text, wanted_chars
 from structuredllm_gateway.upstream.endpoints import (
+    GrammarBackend,
     ModelPool,
     Snapshot,
     StreamDelivery,
@@ -27,6 +30,7 @@ from structuredllm_gateway.upstream.endpoints import (
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.modes import FakeScript, Mode
 from tests.unit.gateway.support import (
+    SCHEMA,
     FixedEndpoints,
     data_of,
     events_of,
@@ -35,6 +39,7 @@ from tests.unit.gateway.support import (
     pool_of,
     settings_with,
     structured,
+    until,
 )
 
 _BUFFER = StructuredPolicy(streaming=StreamDelivery.BUFFER)
@@ -206,15 +211,11 @@ def test_all_held_streams_together_are_bounded() -> None:
 
 async def test_client_that_leaves_a_held_stream_frees_it() -> None:
     settings = settings_with(validation={"heartbeat_seconds": 0.01})
-    async with (
-        held_engine() as (url, go, _wire),
-        gateway(with_policy(url, policy=_BUFFER), settings) as run,
-        run.http.stream("POST", "/v1/chat/completions", json=structured(stream=True)) as answer,
-    ):
-        await anext(answer.aiter_bytes())
-        async with asyncio.timeout(2):
-            while not run.request_lines:  # noqa: ASYNC110 - no event announces the log line
-                await asyncio.sleep(0.005)
+    async with held_engine() as (url, go, _wire), gateway(with_policy(url, policy=_BUFFER), settings) as run:
+        body = structured(stream=True)
+        async with run.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert (await anext(answer.aiter_bytes())).startswith(HEARTBEAT)
+        await until(lambda: run.request_lines)
         assert run.request_lines[0]["outcome"] == "client_closed"
         assert run.metric("held_stream_bytes") == 0
         go.set()
@@ -290,3 +291,58 @@ def test_pools_of_several_resources_hold_streams_if_one_does_and_repair_if_all_d
     both = _BUFFER.joined(_REPAIR)
     assert both == StructuredPolicy(StreamDelivery.BUFFER, repair=False)
     assert _REPAIR.joined(_REPAIR).repair
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_raw_text_of_a_refused_answer_only_if_asked_for(stream: bool) -> None:
+    settings = settings_with(validation={"max_raw_chars": 5})
+    async with (
+        FakeEngine(Mode.INVALID_JSON) as engine,
+        gateway(with_policy(engine, policy=_BUFFER), settings) as run,
+    ):
+        unasked = await run.ask(structured(stream=stream))
+        path, headers = "/v1/chat/completions", {"x-structuredllm-include-raw": "true"}
+        asked = await run.http.post(path, json=structured(stream=stream), headers=headers)
+        assert (unasked.status_code, asked.status_code) == (502, 502)
+        assert "raw" not in unasked.json()["error"]
+        raw = asked.json()["error"]["raw"]
+        assert raw.startswith("{{")
+        assert len(raw) == 5 + len("... (cut)")
+        assert raw[:5] not in str(run.logs)
+
+
+def test_raw_text_is_of_the_choice_at_fault_and_can_always_be_written() -> None:
+    choices = [Choice(0, "right", "stop"), Choice(1, "\ud800 wrong", "stop")]
+    assert raw_text(choices, 1, 100) == "? wrong"
+    assert raw_text(choices, None, 100) == ""
+    assert raw_text(choices, 1, 0) is None
+    assert [wanted_chars({HEADER: value}, 9) for value in ("true", "1", "false", "")] == [9, 9, 0, 0]
+    assert wanted_chars({}, 9) == 0
+
+
+@pytest.mark.parametrize(("policy", "status"), [("warn", 200), ("validate", 200), ("reject", 400)])
+async def test_keywords_that_the_grammar_does_not_enforce(policy: str, status: int) -> None:
+    settings = settings_with(validation={"unenforced_keywords": policy})
+    schema = {**SCHEMA, "not": {"required": ["b"]}}
+    async with FakeEngine() as engine:
+        guided = StructuredPolicy(backends=frozenset({GrammarBackend.GUIDANCE}))
+        async with gateway(with_policy(engine, policy=guided), settings) as run:
+            answer = await run.ask(structured(schema))
+            assert answer.status_code == 200
+            assert "x-structuredllm-warning" not in answer.headers
+        async with gateway(pool_of(engine), settings) as run:
+            answer = await run.ask(structured(schema))
+            assert answer.status_code == status
+            assert ("not" in answer.headers.get("x-structuredllm-warning", "")) is (policy == "warn")
+            if status == 400:
+                assert answer.json()["error"]["code"] == "keyword_not_enforced"
+            assert run.metric("unenforced_keywords_total", model="toy", keyword="not") == 1
+
+
+async def test_refusals_are_counted_by_rule_and_name_the_model() -> None:
+    async with FakeEngine() as engine, gateway(pool_of(engine)) as run:
+        await run.ask(plain(n=1000))
+        await run.ask(plain(n=1000))
+        assert run.metric("request_refusals_total", rule="too_many_choices") == 2
+        labels = {"model": "toy", "route": "chat", "code": "400", "outcome": "request_rejected"}
+        assert run.metric("requests_total", **labels) == 2

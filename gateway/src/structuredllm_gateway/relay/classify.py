@@ -5,19 +5,22 @@ Owns the decisions that whole answers and streams share; pure, must not import I
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from structuredllm_gateway.errors import (
     GatewayError,
     StructuredOutputError,
     UpstreamStatusError,
     UpstreamStreamError,
 )
-from structuredllm_gateway.openai.answers import MalformedAnswerError, choices_of
+from structuredllm_gateway.openai.answers import Choice, MalformedAnswerError, choices_of
 from structuredllm_gateway.openai.errors import (
     EngineError,
     engine_error_of_body,
     openai_type,
 )
 from structuredllm_gateway.relay.exchange import Answer, Exchange, TryResult
+from structuredllm_gateway.relay.raw_text import raw_text
 from structuredllm_gateway.upstream.endpoints import ValidationMode
 from structuredllm_gateway.validation.judge import Verdict, judge
 from structuredllm_gateway.validation.outcomes import FAULTS, Outcome
@@ -39,7 +42,8 @@ def classify_whole(
     if not exchange.is_judged:
         return TryResult(Outcome.PLAIN, answer, upstream_status=status)
     try:
-        verdict = judge(choices_of(body), exchange.schema)
+        choices = choices_of(body)
+        verdict = judge(choices, exchange.schema)
     except MalformedAnswerError as error:
         malformed = UpstreamStatusError(
             f"The engine's answer cannot be read: {error}.",
@@ -49,19 +53,24 @@ def classify_whole(
             code="upstream_malformed",
         )
         return TryResult(Outcome.UPSTREAM_5XX, error=malformed, upstream_status=status)
-    refusal = verdict_error(exchange, verdict)
+    refusal = verdict_error(exchange, verdict, choices)
     if refusal is not None:
         return TryResult(verdict.outcome, error=refusal, upstream_status=status)
     return TryResult(verdict.outcome, answer, upstream_status=status)
 
 
-def verdict_error(exchange: Exchange, verdict: Verdict) -> GatewayError | None:
+def verdict_error(
+    exchange: Exchange, verdict: Verdict, choices: Sequence[Choice] = ()
+) -> GatewayError | None:
     """Return the refusal of an answer with this verdict, None when it may pass."""
     if verdict.outcome is Outcome.GRAMMAR_REJECTED:
         return grammar_error()
     if exchange.mode is ValidationMode.ENFORCE and verdict.outcome in FAULTS:
         return StructuredOutputError(
-            f"{verdict.message} [{verdict.outcome}]", outcome=verdict.outcome, param=verdict.pointer
+            f"{verdict.message} [{verdict.outcome}]",
+            outcome=verdict.outcome,
+            param=verdict.pointer,
+            raw=raw_text(choices, verdict.choice, exchange.raw_chars),
         )
     return None
 

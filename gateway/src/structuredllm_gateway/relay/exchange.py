@@ -88,7 +88,8 @@ class Exchange:
     """An admitted request: everything that a try needs.
 
     `deadline` is on the injected clock. `schema` is None when nothing is to be judged. `is_repair`: this is
-    the one further try in which the model is told what was wrong; nothing follows it.
+    the one further try in which the model is told what was wrong; nothing follows it. `raw_chars`: how much
+    of a refused answer the client wants to see.
     """
 
     incoming: Incoming
@@ -99,6 +100,7 @@ class Exchange:
     deadline: float
     record: Record
     is_repair: bool = False
+    raw_chars: int = 0
 
     @property
     def mode(self) -> ValidationMode:

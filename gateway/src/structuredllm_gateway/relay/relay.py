@@ -38,6 +38,7 @@ from structuredllm_gateway.relay.exchange import (
     TryResult,
     response_headers,
 )
+from structuredllm_gateway.relay.raw_text import wanted_chars
 from structuredllm_gateway.relay.repair import UNDER_WAY, repaired_exchange
 from structuredllm_gateway.relay.tries import Tries
 from structuredllm_gateway.settings import Settings
@@ -132,7 +133,8 @@ class Relay:
         schema = admit(request.structure, self._validators)
         record.schema_key = schema.key if schema is not None else None
         deadline = record.started + self._settings.upstream.total_timeout_seconds
-        return Exchange(incoming, request, body, pool, schema, deadline, record)
+        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
+        return Exchange(incoming, request, body, pool, schema, deadline, record, raw_chars=raw_chars)
 
     def _note_unenforced(self, found: tuple[Unenforced, ...], pool: ModelPool, record: Record) -> None:
         if not found or not is_trusting(pool.structured.backends):

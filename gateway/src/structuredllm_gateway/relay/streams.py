@@ -136,9 +136,10 @@ class StreamRelay:
         if not self._exchange.is_judged:
             self.outcome = Outcome.PLAIN
             return
-        verdict = judge(self._assembler.choices(), self._exchange.schema)
+        choices = self._assembler.choices()
+        verdict = judge(choices, self._exchange.schema)
         self.outcome = verdict.outcome
-        self.error = verdict_error(self._exchange, verdict)
+        self.error = verdict_error(self._exchange, verdict, choices)
 
     def _fail(self, error: GatewayError) -> None:
         self.ended = True
