@@ -57,12 +57,12 @@ def with_policy(
 async def held_engine() -> AsyncIterator[tuple[str, asyncio.Event, list[Any]]]:
     """Serve streams whose end waits for an event; `wire` may be changed by the test."""
     go = asyncio.Event()
-    wire: list[Any] = [_chunk('{"name": "a", "age": 1}', "stop"), "data: [DONE]\n\n"]
+    wire: list[Any] = [_chunk('"a", "age": 1}', "stop"), "data: [DONE]\n\n"]
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        await response.write(_chunk("").encode())
+        await response.write(_chunk('{"name": ').encode())
         await go.wait()
         for part in wire:
             await response.write(part.encode())
@@ -165,7 +165,7 @@ async def test_heartbeats_keep_a_held_stream_alive_and_fix_its_status(valid: boo
     settings = settings_with(validation={"heartbeat_seconds": 0.01})
     async with held_engine() as (url, go, wire), gateway(with_policy(url, policy=_BUFFER), settings) as run:
         if not valid:
-            wire[0] = _chunk('{"name": "a"}', "stop")
+            wire[0] = _chunk('"a"}', "stop")
         async with run.http.stream("POST", "/v1/chat/completions", json=structured(stream=True)) as answer:
             assert answer.status_code == 200
             assert "x-structuredllm-outcome" not in answer.headers
@@ -178,7 +178,8 @@ async def test_heartbeats_keep_a_held_stream_alive_and_fix_its_status(valid: boo
         outcome = "ok" if valid else "schema_violation"
         assert events[-2:] == [f": structuredllm outcome={outcome}", "data: [DONE]"]
         if valid:
-            assert json.loads(data_of(events)[-1]["choices"][0]["delta"]["content"])["age"] == 1
+            text = "".join(item["choices"][0]["delta"]["content"] for item in data_of(events))
+            assert json.loads(text) == {"name": "a", "age": 1}
         else:
             assert data_of(events)[0]["error"]["code"] == "structured_output_failed"
             assert len(data_of(events)) == 1
@@ -215,6 +216,7 @@ async def test_client_that_leaves_a_held_stream_frees_it() -> None:
         body = structured(stream=True)
         async with run.http.stream("POST", "/v1/chat/completions", json=body) as answer:
             assert (await anext(answer.aiter_bytes())).startswith(HEARTBEAT)
+            await until(lambda: (run.metric("held_stream_bytes") or 0) > 0)
         await until(lambda: run.request_lines)
         assert run.request_lines[0]["outcome"] == "client_closed"
         assert run.metric("held_stream_bytes") == 0
@@ -250,10 +252,11 @@ async def test_repair_tells_the_model_what_was_wrong(stream: bool) -> None:
 
 
 async def test_repair_is_one_try_after_all_others_and_may_fail() -> None:
+    settings = settings_with(upstream={"max_attempts": 5})
     async with (
         FakeEngine(Mode.SCHEMA_VIOLATION) as a,
         FakeEngine(Mode.SCHEMA_VIOLATION) as b,
-        gateway(with_policy(a, b, policy=_REPAIR)) as run,
+        gateway(with_policy(a, b, policy=_REPAIR), settings) as run,
     ):
         answer = await run.ask(structured())
         assert answer.status_code == 502

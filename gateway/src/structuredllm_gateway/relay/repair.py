@@ -13,7 +13,6 @@ import orjson
 
 from structuredllm_gateway.errors import StructuredOutputError
 from structuredllm_gateway.relay.exchange import Exchange, Route, TryResult
-from structuredllm_gateway.upstream.endpoints import ValidationMode
 from structuredllm_gateway.validation.outcomes import FAULTS
 
 UNDER_WAY = "under_way"
@@ -33,10 +32,12 @@ def repaired_exchange(exchange: Exchange, result: TryResult, now: float) -> Exch
     was asked for: the violation is its class, the place and the keyword, never the answer's text.
     """
     error = result.error
-    wanted = exchange.pool.structured.repair and exchange.mode is ValidationMode.ENFORCE
-    if not wanted or exchange.is_repair or result.committed or exchange.incoming.route is not Route.CHAT:
+    if not exchange.pool.structured.repair or exchange.is_repair or result.committed:
         return None
+    # Only Enforce makes this error of a fault; a grammar reject has the same kind, and no violation to tell.
     if not isinstance(error, StructuredOutputError) or result.outcome not in FAULTS:
+        return None
+    if exchange.incoming.route is not Route.CHAT:
         return None
     if now >= exchange.deadline:
         return None
