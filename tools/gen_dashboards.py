@@ -190,6 +190,30 @@ GATEWAY_PANELS = (
         "1 while a gateway routes by the last endpoints it knew, because it cannot reach the API server.",
         (Query(f"max by (pod) (structuredllm_gateway_discovery_stale{{{NAMESPACE}}})", "{{pod}}"),),
     ),
+    Panel(
+        "Requests refused before an engine",
+        "Refusals by the rule's code; docs/reference/gateway-admission.md says what each rule bounds.",
+        (_rate("structuredllm_gateway_request_refusals_total", NAMESPACE, "rule"),),
+        unit="reqps",
+    ),
+    Panel(
+        "Schemas that the grammar does not enforce",
+        "Requests with a keyword that the grammar backend lets pass; only validation sees violations.",
+        (_rate("structuredllm_gateway_unenforced_keywords_total", GATEWAY, "model, keyword"),),
+        unit="reqps",
+    ),
+    Panel(
+        "Repair attempts",
+        "Wrong answers asked for once more with their violation told to the model, by what that gave.",
+        (_rate("structuredllm_gateway_repairs_total", GATEWAY, "model, outcome"),),
+        unit="reqps",
+    ),
+    Panel(
+        "Held streams",
+        "Bytes of streams that are held until they are judged (streaming Buffer).",
+        (Query(f"sum by (pod) (structuredllm_gateway_held_stream_bytes{{{NAMESPACE}}})", "{{pod}}"),),
+        unit="bytes",
+    ),
 )
 
 ENGINE_PANELS = (

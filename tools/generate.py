@@ -17,6 +17,7 @@ GENERATORS: tuple[tuple[str, ...], ...] = (
     ("-m", "tools.gen_engine_metrics"),
     ("-m", "tools.gen_gateway_outcomes"),
     ("-m", "tools.gen_gateway_failures"),
+    ("-m", "tools.gen_gateway_admission"),
 )
 
 

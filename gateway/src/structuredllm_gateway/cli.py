@@ -24,7 +24,7 @@ from structuredllm_gateway.settings import DiscoveryMode, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
 from structuredllm_gateway.upstream.client import HttpxUpstreamClient
-from structuredllm_gateway.upstream.endpoints import EndpointSource
+from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
 from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints
 
 
@@ -98,7 +98,17 @@ async def _endpoints(
     discovery, default = settings.discovery, settings.validation.default_mode
     if discovery.mode is DiscoveryMode.STATIC:
         return StaticEndpoints(
-            StaticEndpoint(item.model, str(item.url), item.validation or default, item.name)
+            StaticEndpoint(
+                item.model,
+                str(item.url),
+                item.validation or default,
+                item.name,
+                StructuredPolicy(
+                    item.streaming or settings.validation.default_streaming,
+                    settings.validation.default_repair if item.repair is None else item.repair,
+                    frozenset({item.backend}),
+                ),
+            )
             for item in discovery.static_endpoints
         )
     return await kubernetes.connect(

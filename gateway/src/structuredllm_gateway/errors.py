@@ -180,15 +180,21 @@ class StreamEmptyError(UpstreamStreamError):
 
 
 class StructuredOutputError(GatewayError):
-    """The answer does not satisfy what the client asked for; `param` is the JSON pointer in the answer."""
+    """The answer does not satisfy what the client asked for; `param` is the JSON pointer in the answer.
+
+    `raw` is the start of the answer's text where the client asked for it, else None.
+    """
 
     status = 502
     code = "structured_output_failed"
 
-    def __init__(self, message: str, *, outcome: Outcome, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, outcome: Outcome, param: str | None = None, raw: str | None = None
+    ) -> None:
         """Build for one of the fault classes of the validation."""
         super().__init__(message, param=param)
         self.outcome = outcome
+        self.raw = raw
 
 
 class SettingsError(Exception):

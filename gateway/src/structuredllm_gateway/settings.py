@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from structuredllm_gateway.upstream.endpoints import ValidationMode
+from structuredllm_gateway.admission.rules import Limits
+from structuredllm_gateway.upstream.endpoints import GrammarBackend, StreamDelivery, ValidationMode
 
 _Url = Annotated[AnyHttpUrl, PlainSerializer(str)]
 
@@ -61,6 +62,13 @@ class StaticEndpointSettings(_Group):
         default="", description="Name of the replica in headers and metrics; default host:port."
     )
     validation: ValidationMode | None = Field(default=None, description="Default: validation.default_mode.")
+    streaming: StreamDelivery | None = Field(
+        default=None, description="Default: validation.default_streaming."
+    )
+    repair: bool | None = Field(default=None, description="Default: validation.default_repair.")
+    backend: GrammarBackend = Field(
+        default=GrammarBackend.AUTO, description="Grammar backend of the engine: auto, xgrammar or guidance."
+    )
 
 
 class DiscoverySettings(_Group):
@@ -127,11 +135,29 @@ class LimitSettings(_Group):
     )
 
 
+class UnenforcedKeywords(StrEnum):
+    """What happens to a request whose schema the model's grammar backend does not fully enforce."""
+
+    WARN = "warn"
+    REJECT = "reject"
+    VALIDATE = "validate"
+
+
 class ValidationSettings(_Group):
     """How structured answers are judged."""
 
     default_mode: ValidationMode = Field(
         default=ValidationMode.ENFORCE, description="For static endpoints and resources that state none."
+    )
+    default_streaming: StreamDelivery = Field(
+        default=StreamDelivery.TRAILING,
+        description="For static endpoints: Trailing (streams pass at once, the verdict after them) or Buffer "
+        "(they are held until they are judged).",
+    )
+    default_repair: bool = Field(
+        default=False,
+        description="For static endpoints: whether a wrong answer is asked for once more, with its violation "
+        "told to the model.",
     )
     cached_schemas: int = Field(default=512, ge=1, description="Compiled schemas that are kept.")
     cached_schema_bytes: int = Field(
@@ -144,10 +170,90 @@ class ValidationSettings(_Group):
         description="Whether `format` (date, email, ...) is checked in answers. Draft 2020-12 has it as an "
         "annotation by default, and the engines' grammars enforce few formats.",
     )
+    heartbeat_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        description="Buffer: how often a client whose stream is held is sent a comment. The first one sends "
+        "the status 200, so later failures are error events.",
+    )
+    max_held_bytes: int = Field(
+        default=8 * 1024 * 1024, ge=1024, description="Buffer: longest stream that is held."
+    )
+    max_held_bytes_total: int = Field(
+        default=256 * 1024 * 1024, ge=1024, description="Buffer: all streams that are held, together."
+    )
+    max_raw_chars: int = Field(
+        default=8192,
+        ge=0,
+        description="Longest part of a refused answer that is given out when the client asks for it "
+        "(x-structuredllm-include-raw: true); 0 = never.",
+    )
+    unenforced_keywords: UnenforcedKeywords = Field(
+        default=UnenforcedKeywords.WARN,
+        description="A schema uses keywords that the model's grammar backend does not enforce: warn (in a "
+        "header), reject (400), or validate (say nothing, the answer is judged anyway).",
+    )
+
+
+class AdmissionSettings(_Group):
+    """What a request may cost an engine; above a bound it is refused with 400 before any engine is asked."""
+
+    max_body_depth: int = Field(
+        default=128, ge=1, le=200, description="Nesting of a request body; messages and tools need about 10."
+    )
+    max_body_nodes: int = Field(default=500_000, ge=1, description="Values in a request body.")
+    max_choices: int = Field(
+        default=128, ge=1, description="`n` and `best_of`: each choice occupies the engine like a request."
+    )
+    max_tools: int = Field(default=128, ge=0, description="Tools of one request.")
+    refused_fields: tuple[str, ...] = Field(
+        default=("/chat_template", "/chat_template_kwargs/chat_template", "/chat_template_kwargs/tokenize"),
+        description="JSON pointers of fields that no client may set. A template is a program that the engine "
+        "runs for every request.",
+    )
     max_schema_depth: int = Field(
-        default=64, ge=1, description="Nesting of a requested schema; vLLM's own limit."
+        default=64, ge=1, le=200, description="Nesting of a requested schema; vLLM's own limit."
     )
     max_schema_nodes: int = Field(default=20_000, ge=1, description="Values in a requested schema.")
+    max_properties: int = Field(default=5_000, ge=0, description="Properties of a schema, all together.")
+    max_enum_values: int = Field(
+        default=5_000,
+        ge=0,
+        description="Enum values of a schema, all together: from 10,000 on grammars take seconds to compile.",
+    )
+    max_enum_chars: int = Field(
+        default=100_000, ge=0, description="Characters of all enum and const strings."
+    )
+    max_string_chars: int = Field(
+        default=120_000, ge=0, description="Characters of all names, enum and const strings of a schema."
+    )
+    max_branches: int = Field(
+        default=1_000, ge=0, description="Branches of anyOf, oneOf, allOf, all together."
+    )
+    max_expanded_nodes: int = Field(
+        default=100_000, ge=1, description="Subschemas once every $ref is replaced by what it names."
+    )
+    max_repetitions: int = Field(
+        default=10_000_000, ge=1, description="Product of nested bounds on items, properties and lengths."
+    )
+    max_pattern_chars: int = Field(default=1_024, ge=0, description="Longest pattern in a schema.")
+    max_pattern_depth: int = Field(default=64, ge=0, description="Nested groups of a regular expression.")
+    max_pattern_expansion: int = Field(
+        default=10_000, ge=1, description="Parts of a regular expression once every {n,m} is written out."
+    )
+    max_regex_chars: int = Field(default=4_096, ge=0, description="Longest `regex` that may be asked for.")
+    max_grammar_chars: int = Field(
+        default=65_536, ge=0, description="Longest `grammar` that may be asked for."
+    )
+    max_grammar_depth: int = Field(default=200, ge=0, description="Nested brackets of such a grammar.")
+    remembered_parts: int = Field(
+        default=4_096, ge=1, description="Schemas that have passed and are known again by their hash."
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds as the checks take them."""
+        return Limits(**self.model_dump(exclude={"remembered_parts"}))
 
 
 class Settings(BaseSettings):
@@ -166,6 +272,7 @@ class Settings(BaseSettings):
     upstream: UpstreamSettings = UpstreamSettings()
     limits: LimitSettings = LimitSettings()
     validation: ValidationSettings = ValidationSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least level logged."
     )

@@ -13,7 +13,12 @@ import pytest
 import structlog
 
 from structuredllm_gateway.upstream import kubernetes
-from structuredllm_gateway.upstream.endpoints import EndpointSource, EndpointState, ValidationMode
+from structuredllm_gateway.upstream.endpoints import (
+    EndpointSource,
+    EndpointState,
+    StreamDelivery,
+    ValidationMode,
+)
 from structuredllm_operator.api.crd import build_crd
 from tools.cluster.apiserver import ApiServer
 
@@ -34,7 +39,7 @@ def _resource(name: str) -> str:
     spec = {
         "model": {"uri": "file:///models/toy"},
         "engine": {"image": "example/engine:1", "accelerator": "cpu"},
-        "structuredOutput": {"validation": "Observe"},
+        "structuredOutput": {"validation": "Observe", "streaming": "Buffer"},
     }
     manifest = {
         "apiVersion": "structuredllm.io/v1alpha1",
@@ -127,6 +132,8 @@ async def test_a_replica_from_its_start_to_its_end(api: ApiServer) -> None:
         await kubectl("apply", "-f", "-", stdin=_resource("toy"))
         await _until(lambda: _states(source, "toy") == [])
         assert source.snapshot().pools["toy"].validation is ValidationMode.OBSERVE
+        assert source.snapshot().pools["toy"].structured.streaming is StreamDelivery.BUFFER
+        assert source.snapshot().pools["toy"].structured.repair is False
         await kubectl("apply", "-f", "-", stdin=_pod("p", "toy"))
         await set_status("containerd://one")
         await _until(lambda: _states(source, "toy") == [EndpointState.SERVING])

@@ -183,6 +183,7 @@ def test_names_that_do_not_fit_a_service_are_refused(api: ApiServer, name: str, 
         {"engine.accelerator": "cpu", "resources.limits": {"cpu": "2", "memory": "8Gi"}},
         {"engine.args": ["--max-model-len", "4096", "--model-impl=vllm", "--port-range=1"]},
         {"structuredOutput": {"backend": "auto", "disableAnyWhitespace": False}},
+        {"structuredOutput": {"streaming": "Buffer", "repair": True}},
         {"replicas": 0},
         {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]},
     ],
@@ -204,6 +205,8 @@ def test_defaults_are_filled_in_by_the_server(api: ApiServer, namespace: str) ->
         "retryBackoffSeconds": 1,
     }
     assert spec["engine"]["patches"] == "Required"
+    assert spec["structuredOutput"]["streaming"] == "Trailing"
+    assert spec["structuredOutput"]["repair"] is False
     assert spec["rolloutStrategy"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 

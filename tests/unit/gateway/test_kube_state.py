@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from structuredllm_gateway.upstream.endpoints import Endpoint, EndpointState, ValidationMode
+from structuredllm_gateway.upstream.endpoints import (
+    Endpoint,
+    EndpointState,
+    GrammarBackend,
+    StreamDelivery,
+    StructuredPolicy,
+    ValidationMode,
+)
 from structuredllm_gateway.upstream.kube_state import build_pools, pod_endpoint, read_resource
 from tests.unit.gateway.kube_objects import RUNNING, pod, resource
 
@@ -98,3 +105,32 @@ def test_resource_without_pods_is_known_but_serves_nothing() -> None:
     pools = build_pools([resource("toy", {})], [], ValidationMode.OBSERVE)
     assert pools["toy"].endpoints == ()
     assert pools["toy"].validation is ValidationMode.OBSERVE
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy"),
+    [
+        ({}, StructuredPolicy(backends=frozenset({GrammarBackend.XGRAMMAR}))),
+        (
+            {"structuredOutput": {"streaming": "Buffer", "repair": True, "backend": "auto"}},
+            StructuredPolicy(StreamDelivery.BUFFER, repair=True),
+        ),
+        (
+            {"structuredOutput": {"streaming": "Later", "repair": "yes", "backend": "outlines"}},
+            StructuredPolicy(backends=frozenset({GrammarBackend.XGRAMMAR})),
+        ),
+    ],
+)
+def test_what_a_resource_says_of_structured_answers(spec: dict[str, Any], policy: StructuredPolicy) -> None:
+    assert read_resource(resource("toy", spec), ValidationMode.ENFORCE).structured == policy
+
+
+def test_resources_of_one_model_join_what_they_say() -> None:
+    one = {"model": {"name": "m"}, "structuredOutput": {"streaming": "Buffer", "repair": True}}
+    other = {"model": {"name": "m"}, "structuredOutput": {"backend": "guidance"}}
+    resources = [resource("a", one), resource("b", other)]
+    pool = build_pools(resources, [pod("p", owner="a")], ValidationMode.ENFORCE)["m"]
+    assert pool.structured.streaming is StreamDelivery.BUFFER
+    assert pool.structured.repair is False
+    assert pool.backend == "mixed"
+    assert len(pool.endpoints) == 1

@@ -1,1 +1,1 @@
-"""What may pass before an engine is asked: concurrency, body size, schema policy."""
+"""What may pass before an engine is asked: concurrency, body size, and what a request may cost an engine."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from structuredllm_gateway.errors import GatewayError
+from structuredllm_gateway.errors import GatewayError, StructuredOutputError
 
 _TYPES_BY_STATUS: Mapping[int, str] = {
     401: "authentication_error",
@@ -78,6 +78,8 @@ def openai_type(status: int) -> str:
 def error_object(error: GatewayError, request_id: str | None = None) -> dict[str, Any]:
     """Return `{"error": {...}}` for a client."""
     inner = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    if isinstance(error, StructuredOutputError) and error.raw is not None:
+        inner["raw"] = error.raw
     if request_id is not None:
         inner["request_id"] = request_id
     return {"error": inner}

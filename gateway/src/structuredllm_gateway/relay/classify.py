@@ -5,13 +5,15 @@ Owns the decisions that whole answers and streams share; pure, must not import I
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from structuredllm_gateway.errors import (
     GatewayError,
     StructuredOutputError,
     UpstreamStatusError,
     UpstreamStreamError,
 )
-from structuredllm_gateway.openai.answers import MalformedAnswerError, choices_of
+from structuredllm_gateway.openai.answers import Choice, MalformedAnswerError, choices_of
 from structuredllm_gateway.openai.errors import (
     EngineError,
     engine_error_of_body,
@@ -20,6 +22,7 @@ from structuredllm_gateway.openai.errors import (
 from structuredllm_gateway.openai.responses import choices_of_response
 from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.relay.exchange import Answer, Exchange, TryResult
+from structuredllm_gateway.relay.raw_text import raw_text
 from structuredllm_gateway.upstream.endpoints import ValidationMode
 from structuredllm_gateway.validation.judge import Verdict, judge
 from structuredllm_gateway.validation.outcomes import FAULTS, Outcome
@@ -51,10 +54,11 @@ def classify_whole(
         return TryResult(failed.outcome, error=failed, upstream_status=status)
     read = choices_of_response if exchange.incoming.route is Route.RESPONSES else choices_of
     try:
-        verdict = judge(read(body), expected)
+        choices = read(body)
+        verdict = judge(choices, expected)
     except MalformedAnswerError as error:
         return TryResult(Outcome.UPSTREAM_5XX, error=_malformed(str(error)), upstream_status=status)
-    refusal = verdict_error(exchange, verdict)
+    refusal = verdict_error(exchange, verdict, choices)
     if refusal is not None:
         return TryResult(verdict.outcome, error=refusal, upstream_status=status)
     return TryResult(verdict.outcome, answer, upstream_status=status)
@@ -84,13 +88,18 @@ def _malformed(why: str) -> UpstreamStatusError:
     )
 
 
-def verdict_error(exchange: Exchange, verdict: Verdict) -> GatewayError | None:
+def verdict_error(
+    exchange: Exchange, verdict: Verdict, choices: Sequence[Choice] = ()
+) -> GatewayError | None:
     """Return the refusal of an answer with this verdict, None when it may pass."""
     if verdict.outcome is Outcome.GRAMMAR_REJECTED:
         return grammar_error()
     if exchange.mode is ValidationMode.ENFORCE and verdict.outcome in FAULTS:
         return StructuredOutputError(
-            f"{verdict.message} [{verdict.outcome}]", outcome=verdict.outcome, param=verdict.pointer
+            f"{verdict.message} [{verdict.outcome}]",
+            outcome=verdict.outcome,
+            param=verdict.pointer,
+            raw=raw_text(choices, verdict.choice, exchange.raw_chars),
         )
     return None
 

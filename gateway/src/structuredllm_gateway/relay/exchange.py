@@ -12,6 +12,7 @@ from typing import Protocol
 from structuredllm_gateway.errors import GatewayError
 from structuredllm_gateway.openai.requests import CompletionRequest
 from structuredllm_gateway.openai.surface import Route
+from structuredllm_gateway.relay.caller import Caller
 from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
 from structuredllm_gateway.validation.expectation import Expectation
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -48,12 +49,16 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request as it came: its route, id, headers (lower-case names), and how to get its body."""
+    """A request as it came: its route, id, headers (lower-case names), and how to get its body.
+
+    `caller` is who asks, None when nobody is told apart.
+    """
 
     route: Route
     request_id: str
     headers: Mapping[str, str]
     read_body: Callable[[], Awaitable[bytes]]
+    caller: Caller | None = None
 
 
 @dataclass
@@ -75,13 +80,16 @@ class Record:
     retried_for: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unvalidated: str = ""
+    repair: str | None = None
 
 
 @dataclass(frozen=True)
 class Exchange:
     """An admitted request: everything that a try needs.
 
-    `deadline` is on the injected clock. `expected` is None when nothing is asked of the answer.
+    `deadline` is on the injected clock. `expected` is None when nothing is asked of the answer. `is_repair`:
+    this is the one further try in which the model is told what was wrong; nothing follows it. `raw_chars`:
+    how much of a refused answer the client wants to see.
     """
 
     incoming: Incoming
@@ -91,10 +99,15 @@ class Exchange:
     expected: Expectation | None
     deadline: float
     record: Record
+    is_repair: bool = False
+    raw_chars: int = 0
 
     @property
     def mode(self) -> ValidationMode:
-        """The model's validation mode."""
+        """The validation mode: the caller's own, else the model's."""
+        caller = self.incoming.caller
+        if caller is not None and caller.validation is not None:
+            return caller.validation
         return self.pool.validation
 
     @property
@@ -143,4 +156,6 @@ def response_headers(record: Record, outcome: Outcome | None) -> dict[str, str]:
         headers["x-structuredllm-warning"] = "; ".join(record.warnings)
     if record.replica is not None:
         headers["x-structuredllm-replica"] = record.replica
+    if record.repair is not None:
+        headers["x-structuredllm-repair"] = record.repair
     return headers

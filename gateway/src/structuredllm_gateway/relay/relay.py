@@ -7,16 +7,30 @@ Owns the order of things; the steps are in the other modules of this folder. Fra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
+from structuredllm_gateway.admission.admission import Admission, Unenforced, judge_unenforced
 from structuredllm_gateway.admission.expectations import expect
+from structuredllm_gateway.admission.keywords import is_trusting
 from structuredllm_gateway.admission.limits import ClientClosedError, ConcurrencyLimit
-from structuredllm_gateway.admission.schema_policy import SchemaLimits, admit
-from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError
+from structuredllm_gateway.admission.schema_policy import admit
+from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError, RequestError
 from structuredllm_gateway.openai.errors import error_bytes
 from structuredllm_gateway.openai.requests import parse_completion_request
+from structuredllm_gateway.relay.delivery import (
+    EVENT_STREAM,
+    STREAM_HEADERS,
+    Deliveries,
+    Heartbeats,
+    HeldBytes,
+    HeldSink,
+    give_out,
+    is_held,
+    refuse_in_stream,
+)
 from structuredllm_gateway.relay.exchange import (
     Exchange,
     Incoming,
@@ -25,11 +39,13 @@ from structuredllm_gateway.relay.exchange import (
     TryResult,
     response_headers,
 )
+from structuredllm_gateway.relay.raw_text import wanted_chars
+from structuredllm_gateway.relay.repair import UNDER_WAY, repaired_exchange
 from structuredllm_gateway.relay.tries import Tries
 from structuredllm_gateway.settings import Settings
 from structuredllm_gateway.telemetry.metrics import Metrics
 from structuredllm_gateway.upstream.client import UpstreamClient
-from structuredllm_gateway.upstream.endpoints import Endpoint, EndpointSource
+from structuredllm_gateway.upstream.endpoints import Endpoint, EndpointSource, ModelPool
 from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
 from structuredllm_gateway.upstream.retry import is_retryable
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -57,7 +73,13 @@ class Relay:
         self._metrics = metrics
         self._clock = clock
         self._log = log
-        self._tries = Tries(upstream, settings.upstream, clock)
+        self._tries = Deliveries(Tries(upstream, settings.upstream, clock))
+        self._held = HeldBytes(
+            settings.validation.max_held_bytes,
+            settings.validation.max_held_bytes_total,
+            settings.limits.retry_after_seconds,
+        )
+        metrics.held_stream_bytes.set_function(lambda: self._held.total)
         self._limit = ConcurrencyLimit(
             settings.limits.max_inflight_requests, settings.limits.retry_after_seconds
         )
@@ -66,9 +88,7 @@ class Relay:
             max_bytes=settings.validation.cached_schema_bytes,
             assert_formats=settings.validation.assert_formats,
         )
-        self._schema_limits = SchemaLimits(
-            settings.validation.max_schema_depth, settings.validation.max_schema_nodes
-        )
+        self._admission = Admission(settings.admission.limits, settings.admission.remembered_parts)
 
     async def respond(self, incoming: Incoming, sink: Sink) -> None:
         """Answer one request, whatever happens; cancel it to say that the client has gone."""
@@ -77,9 +97,10 @@ class Relay:
         try:
             with self._limit.slot():
                 exchange = await self._admitted(incoming, record)
-                result = await self._tried(exchange, sink)
-                await self._sent(exchange, result, sink)
+                await self._answered(exchange, sink)
         except GatewayError as error:
+            if isinstance(error, RequestError) and record.attempts == 0:
+                self._metrics.refusals.labels(error.code).inc()
             await self._refused(incoming, record, error, sink)
         except ClientClosedError:
             return
@@ -96,7 +117,15 @@ class Relay:
 
     async def _admitted(self, incoming: Incoming, record: Record) -> Exchange:
         body = await incoming.read_body()
-        request = parse_completion_request(body, incoming.route)
+        unenforced: tuple[Unenforced, ...] = ()
+
+        def inspect(whole: Mapping[str, Any]) -> None:
+            nonlocal unenforced
+            if isinstance(name := whole.get("model"), str):
+                record.model = name
+            unenforced = self._admission.check(body, whole)
+
+        request = parse_completion_request(body, incoming.route, inspect)
         record.model, record.stream = request.model, request.stream
         record.structured = request.is_structured
         record.warnings.extend(request.warnings)
@@ -106,19 +135,56 @@ class Relay:
                 f"The model {request.model[:128]!r} does not exist here; GET /v1/models lists those that do.",
                 param="model",
             )
-        expected = expect(request, lambda asked: admit(asked, self._schema_limits, self._validators))
+        self._note_unenforced(unenforced, pool, record)
+        expected = expect(request, lambda asked: admit(asked, self._validators))
         record.schema_key = expected.key if expected is not None else None
         deadline = record.started + self._settings.upstream.total_timeout_seconds
+        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
         sent = body if request.rewritten is None else request.rewritten
-        exchange = Exchange(incoming, request, sent, pool, expected, deadline, record)
+        exchange = Exchange(incoming, request, sent, pool, expected, deadline, record, raw_chars=raw_chars)
         if expected is not None:
             record.unvalidated = expected.unvalidated if exchange.is_judged else "off"
         return exchange
 
+    def _note_unenforced(self, found: tuple[Unenforced, ...], pool: ModelPool, record: Record) -> None:
+        if not found or not is_trusting(pool.structured.backends):
+            return
+        for keyword in {item.keyword for item in found}:
+            self._metrics.unenforced_keywords.labels(pool.model, keyword).inc()
+        record.warnings += judge_unenforced(found, self._settings.validation.unenforced_keywords)
+
+    async def _answered(self, exchange: Exchange, sink: Sink) -> None:
+        if not is_held(exchange):
+            result = await self._tried_and_repaired(exchange, sink)
+            await self._sent(exchange, result, sink)
+            return
+        held = HeldSink(self._held)
+        patience = self._settings.upstream.stream_idle_timeout_seconds
+        try:
+            async with Heartbeats(exchange, sink, self._settings.validation.heartbeat_seconds, patience):
+                result = await self._tried_and_repaired(exchange, held)
+            await self._sent(exchange, result, sink)
+        finally:
+            held.clear()
+
+    async def _tried_and_repaired(self, exchange: Exchange, sink: Sink) -> TryResult:
+        result = await self._tried(exchange, sink)
+        repaired = repaired_exchange(exchange, result, self._clock())
+        if repaired is None:
+            return result
+        record = exchange.record
+        record.repair = UNDER_WAY
+        record.retried_for.append(result.outcome.value)
+        result = await self._tried(repaired, sink)
+        record.repair = result.outcome.value
+        model = self._metrics.model_label(exchange.request.model)
+        self._metrics.repairs.labels(model, record.repair).inc()
+        return result
+
     async def _tried(self, exchange: Exchange, sink: Sink) -> TryResult:
         """Try, and where the class allows it try again on a replica that was not asked yet."""
         record, tried = exchange.record, set[str]()
-        reason = "first"
+        reason = "repair" if exchange.is_repair else "first"
         result: TryResult | None = None
         while True:
             endpoint = self._picker.pick(self._serving(exchange), exclude=tried)
@@ -156,7 +222,7 @@ class Relay:
         return () if pool is None else pool.serving
 
     def _may_retry(self, exchange: Exchange, result: TryResult) -> bool:
-        if exchange.record.attempts >= self._settings.upstream.max_attempts:
+        if exchange.is_repair or exchange.record.attempts >= self._settings.upstream.max_attempts:
             return False
         if self._clock() >= exchange.deadline:
             return False
@@ -186,6 +252,16 @@ class Relay:
             raise result.error
         assert result.answer is not None  # noqa: S101 - narrows the type: neither sent nor refused
         answer = result.answer
+        if answer.content_type == EVENT_STREAM:
+            # Held until now: this is when the client gets its first part.
+            record.first_token_seconds = self._clock() - record.started
+            record.status = answer.status
+            if not sink.started:
+                await sink.start(
+                    answer.status, {**STREAM_HEADERS, **response_headers(record, result.outcome)}
+                )
+            await give_out(answer.body, sink)
+            return
         record.status = answer.status
         headers = response_headers(record, result.outcome)
         await sink.start(
@@ -198,7 +274,7 @@ class Relay:
     async def _refused(self, incoming: Incoming, record: Record, error: GatewayError, sink: Sink) -> None:
         record.outcome, record.error_code = error.outcome, error.code
         if sink.started:
-            await sink.end()
+            await refuse_in_stream(error, incoming.request_id, sink)
             return
         record.status = error.status
         body = error_bytes(error, incoming.request_id)
@@ -238,6 +314,7 @@ class Relay:
             error_code=record.error_code,
             attempts=record.attempts,
             retried_for=record.retried_for,
+            repair=record.repair,
             replica=record.replica,
             fsm_errors=record.fsm_errors,
             ttft_seconds=_rounded(record.first_token_seconds),

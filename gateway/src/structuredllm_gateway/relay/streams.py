@@ -138,9 +138,10 @@ class StreamRelay:
         if expected is None:
             self.outcome = Outcome.PLAIN
             return
-        verdict = judge(self._assembler.choices(), expected)
+        choices = self._assembler.choices()
+        verdict = judge(choices, expected)
         self.outcome = verdict.outcome
-        self.error = verdict_error(self._exchange, verdict)
+        self.error = verdict_error(self._exchange, verdict, choices)
 
     def _too_early(self) -> GatewayError:
         if not self.has_content:

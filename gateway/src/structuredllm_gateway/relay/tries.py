@@ -18,6 +18,7 @@ from structuredllm_gateway.errors import (
     UpstreamTimeoutError,
 )
 from structuredllm_gateway.relay.classify import classify_whole
+from structuredllm_gateway.relay.delivery import STREAM_HEADERS
 from structuredllm_gateway.relay.exchange import Exchange, Sink, TryResult, response_headers
 from structuredllm_gateway.relay.streams import StreamRelay
 from structuredllm_gateway.settings import UpstreamSettings
@@ -28,11 +29,6 @@ from structuredllm_gateway.validation.outcomes import Outcome
 # What of a client's headers an engine gets: no credentials, no cookies, nothing hop-by-hop.
 _FORWARDED = ("traceparent", "tracestate", "accept")
 _DRAIN_SECONDS = 0.5
-_STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
 
 
 class Tries:
@@ -106,7 +102,7 @@ class Tries:
                 record = exchange.record
                 record.first_token_seconds = self._clock() - record.started
                 record.status = 200
-                await sink.start(200, {**_STREAM_HEADERS, **response_headers(record, None)})
+                await sink.start(200, {**STREAM_HEADERS, **response_headers(record, None)})
             await sink.write(data)
 
         async for chunk in response.chunks():

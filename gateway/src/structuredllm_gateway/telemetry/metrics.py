@@ -68,6 +68,27 @@ class Metrics:
             ("model", "kind"),
             registry=self.registry,
         )
+        self.refusals = Counter(
+            name("request_refusals"),
+            "Requests refused before an engine was asked, by the code of the rule.",
+            ("rule",),
+            registry=self.registry,
+        )
+        self.repairs = Counter(
+            name("repairs"),
+            "Repair attempts (a wrong answer asked for once more, its violation told) by what they gave.",
+            ("model", "outcome"),
+            registry=self.registry,
+        )
+        self.unenforced_keywords = Counter(
+            name("unenforced_keywords"),
+            "Requests whose schema uses a keyword that the model's grammar backend does not enforce.",
+            ("model", "keyword"),
+            registry=self.registry,
+        )
+        self.held_stream_bytes = Gauge(
+            name("held_stream_bytes"), "Bytes of streams held until they are judged.", registry=self.registry
+        )
         self.inflight_requests = Gauge(
             name("inflight_requests"), "Completion requests in flight.", registry=self.registry
         )

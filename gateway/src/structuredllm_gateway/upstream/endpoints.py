@@ -31,6 +31,45 @@ class ValidationMode(StrEnum):
 STRICTNESS: tuple[ValidationMode, ...] = (ValidationMode.OFF, ValidationMode.OBSERVE, ValidationMode.ENFORCE)
 
 
+class StreamDelivery(StrEnum):
+    """How a structured stream reaches its client (spec.structuredOutput.streaming)."""
+
+    TRAILING = "Trailing"  # at once, the verdict after it
+    BUFFER = "Buffer"  # once it is judged
+
+
+class GrammarBackend(StrEnum):
+    """Grammar backends of the engine (spec.structuredOutput.backend)."""
+
+    AUTO = "auto"  # vLLM: xgrammar, and guidance where its gate stops a schema
+    XGRAMMAR = "xgrammar"
+    GUIDANCE = "guidance"
+
+
+@dataclass(frozen=True)
+class StructuredPolicy:
+    """What the resources of one model say of its structured answers, beside the validation mode.
+
+    Attributes:
+        streaming: how streams are delivered.
+        repair: whether a wrong answer is asked for once more, with its violation told to the model.
+        backends: what makes the grammars.
+    """
+
+    streaming: StreamDelivery = StreamDelivery.TRAILING
+    repair: bool = False
+    backends: frozenset[GrammarBackend] = frozenset({GrammarBackend.AUTO})
+
+    def joined(self, other: StructuredPolicy) -> StructuredPolicy:
+        """Return what holds for a pool of two resources: Buffer before Trailing, repair if both want it."""
+        held = StreamDelivery.BUFFER in (self.streaming, other.streaming)
+        return StructuredPolicy(
+            StreamDelivery.BUFFER if held else StreamDelivery.TRAILING,
+            self.repair and other.repair,
+            self.backends | other.backends,
+        )
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One engine: `name` is unique, the replica in headers and metrics; `url` has no slash at its end."""
@@ -42,11 +81,17 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ModelPool:
-    """All endpoints of one served model name."""
+    """All endpoints of one served model name, and what their resources say of structured answers."""
 
     model: str
     validation: ValidationMode
     endpoints: tuple[Endpoint, ...] = ()
+    structured: StructuredPolicy = StructuredPolicy()
+
+    @property
+    def backend(self) -> str:
+        """The engines' grammar backend; `mixed` when they have several."""
+        return next(iter(self.structured.backends)).value if len(self.structured.backends) == 1 else "mixed"
 
     @property
     def serving(self) -> tuple[Endpoint, ...]:

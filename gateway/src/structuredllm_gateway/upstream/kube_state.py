@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from structuredllm_gateway.kube_names import (
@@ -23,7 +23,10 @@ from structuredllm_gateway.upstream.endpoints import (
     STRICTNESS,
     Endpoint,
     EndpointState,
+    GrammarBackend,
     ModelPool,
+    StreamDelivery,
+    StructuredPolicy,
     ValidationMode,
 )
 
@@ -40,18 +43,27 @@ class Resource:
     model: str
     validation: ValidationMode
     gated: bool
+    structured: StructuredPolicy
 
 
 def read_resource(manifest: Manifest, default_validation: ValidationMode) -> Resource:
     """Read a StructuredLLM; absent fields have the defaults of its schema."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
-    validation = (spec.get("structuredOutput") or {}).get("validation")
+    structured = spec.get("structuredOutput") or {}
+    validation = structured.get("validation")
+    streaming, backend = structured.get("streaming"), structured.get("backend")
+    policy = StructuredPolicy(
+        StreamDelivery(streaming) if streaming in set(StreamDelivery) else StreamDelivery.TRAILING,
+        structured.get("repair") is True,
+        frozenset({GrammarBackend(backend) if backend in set(GrammarBackend) else GrammarBackend.XGRAMMAR}),
+    )
     return Resource(
         namespace=metadata["namespace"],
         name=metadata["name"],
         model=(spec.get("model") or {}).get("name") or metadata["name"],
         validation=ValidationMode(validation) if validation in set(ValidationMode) else default_validation,
         gated=(spec.get("warmup") or {}).get("policy", "Required") == "Required",
+        structured=policy,
     )
 
 
@@ -93,17 +105,18 @@ def build_pools(
 ) -> dict[str, ModelPool]:
     """Return the pools by served model name.
 
-    Resources that serve the same name share a pool, with the strictest of their validation modes. Pods
-    without a resource are left out: a deleted resource serves nothing, although its pods may still be ending.
+    Resources that serve the same name share a pool, with the strictest of their validation modes and what
+    `StructuredPolicy.joined` makes of the rest. Pods without a resource are left out: a deleted resource
+    serves nothing, although its pods may still be ending.
     """
     by_key: dict[tuple[str, str], Resource] = {}
     pools: dict[str, ModelPool] = {}
     for manifest in resources:
         item = read_resource(manifest, default_validation)
         by_key[item.namespace, item.name] = item
-        before = pools.get(item.model, ModelPool(item.model, item.validation))
+        before = pools.get(item.model, ModelPool(item.model, item.validation, structured=item.structured))
         mode = max(before.validation, item.validation, key=STRICTNESS.index)
-        pools[item.model] = ModelPool(item.model, mode)
+        pools[item.model] = ModelPool(item.model, mode, structured=before.structured.joined(item.structured))
     found: dict[str, list[Endpoint]] = {}
     for pod in pods:
         metadata = pod["metadata"]
@@ -115,7 +128,7 @@ def build_pools(
             found.setdefault(owner.model, []).append(endpoint)
     for model, endpoints in found.items():
         pool = pools[model]
-        pools[model] = ModelPool(model, pool.validation, tuple(sorted(endpoints, key=lambda e: e.name)))
+        pools[model] = replace(pool, endpoints=tuple(sorted(endpoints, key=lambda e: e.name)))
     return pools
 
 

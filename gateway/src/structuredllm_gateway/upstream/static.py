@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from structuredllm_gateway.errors import SettingsError
-from structuredllm_gateway.upstream.endpoints import STRICTNESS, Endpoint, ModelPool, Snapshot, ValidationMode
+from structuredllm_gateway.upstream.endpoints import (
+    STRICTNESS,
+    Endpoint,
+    ModelPool,
+    Snapshot,
+    StructuredPolicy,
+    ValidationMode,
+)
 
 
 @dataclass(frozen=True)
 class StaticEndpoint:
-    """One line of the list: the served model name, the engine's base URL, the model's validation mode."""
+    """One line of the list: served model name, the engine's base URL, how structured answers are treated."""
 
     model: str
     url: str
     validation: ValidationMode = ValidationMode.ENFORCE
     name: str = ""
+    structured: StructuredPolicy = field(default_factory=StructuredPolicy)
 
 
 class StaticEndpoints:
@@ -40,9 +48,10 @@ class StaticEndpoints:
             if (key := f"{item.model} {endpoint.name}") in names:
                 raise SettingsError(f"the endpoint {endpoint.name} is listed twice for model {item.model}")
             names.add(key)
-            before = pools.get(item.model, ModelPool(item.model, item.validation))
+            before = pools.get(item.model, ModelPool(item.model, item.validation, structured=item.structured))
             mode = max(before.validation, item.validation, key=STRICTNESS.index)
-            pools[item.model] = ModelPool(item.model, mode, (*before.endpoints, endpoint))
+            policy = before.structured.joined(item.structured)
+            pools[item.model] = ModelPool(item.model, mode, (*before.endpoints, endpoint), policy)
         self._snapshot = Snapshot(pools, synced=True)
 
     def snapshot(self) -> Snapshot:

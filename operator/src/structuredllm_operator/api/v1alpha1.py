@@ -29,6 +29,13 @@ class Backend(StrEnum):
     GUIDANCE = "guidance"
 
 
+class Streaming(StrEnum):
+    """How a structured stream reaches its client."""
+
+    TRAILING = "Trailing"
+    BUFFER = "Buffer"
+
+
 class Validation(StrEnum):
     """What the gateway does with a structured answer."""
 
@@ -120,6 +127,12 @@ class StructuredOutputSpec(Model):
     validation: Validation = Validation.ENFORCE
     """What the gateway does with a structured answer: Off (pass), Observe (count), Enforce (refuse what does
     not fit its schema). Default: Enforce."""
+    streaming: Streaming = Streaming.TRAILING
+    """How the gateway delivers a structured stream: Trailing (at once, the verdict after it) or Buffer (held
+    until it is judged, so that a wrong one can be refused and tried again). Default: Trailing."""
+    repair: bool = False
+    """Last resort of the gateway with validation Enforce: ask once more for an answer that is wrong on every
+    try, with its violation told to the model. Default: false."""
 
 
 class BurstSpec(Model):
