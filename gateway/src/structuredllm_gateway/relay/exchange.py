@@ -12,6 +12,7 @@ from typing import Protocol
 
 from structuredllm_gateway.errors import GatewayError
 from structuredllm_gateway.openai.requests import CompletionRequest
+from structuredllm_gateway.telemetry.visit import Visit
 from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
 from structuredllm_gateway.validation.outcomes import Outcome
 from structuredllm_gateway.validation.validators import CompiledSchema
@@ -49,12 +50,13 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request as it came: its route, id, headers (lower-case names), and how to get its body."""
+    """A request as it came: its route, id, headers (lower-case names), how to get its body, its measures."""
 
     route: Route
     request_id: str
     headers: Mapping[str, str]
     read_body: Callable[[], Awaitable[bytes]]
+    visit: Visit = field(default_factory=Visit)
 
 
 @dataclass
@@ -93,8 +95,8 @@ class Exchange:
 
     @property
     def mode(self) -> ValidationMode:
-        """The model's validation mode."""
-        return self.pool.validation
+        """The validation mode: the caller's own, else the model's."""
+        return self.incoming.visit.caller.validation or self.pool.validation
 
     @property
     def is_judged(self) -> bool:

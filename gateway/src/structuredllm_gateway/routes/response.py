@@ -18,6 +18,7 @@ from structuredllm_gateway.relay.exchange import Incoming, Route
 from structuredllm_gateway.relay.relay import Relay
 from structuredllm_gateway.settings import LimitSettings
 from structuredllm_gateway.telemetry.request_id import SCOPE_KEY
+from structuredllm_gateway.telemetry.visit import SCOPE_KEY as VISIT_KEY
 
 
 class AsgiSink:
@@ -62,7 +63,7 @@ class RelayResponse(Response):
             max_bytes=self._limits.max_body_bytes,
             timeout_seconds=self._limits.body_timeout_seconds,
         )
-        incoming = Incoming(self._route, scope[SCOPE_KEY], headers, reader.read)
+        incoming = Incoming(self._route, scope[SCOPE_KEY], headers, reader.read, scope[VISIT_KEY])
         work = asyncio.create_task(self._relay.respond(incoming, AsgiSink(send)))
         gone = asyncio.create_task(reader.until_disconnect())
         try:

@@ -42,11 +42,12 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ModelPool:
-    """All endpoints of one served model name."""
+    """All endpoints of one served model name; `backend` is their grammar backend, "" when not known."""
 
     model: str
     validation: ValidationMode
     endpoints: tuple[Endpoint, ...] = ()
+    backend: str = ""
 
     @property
     def serving(self) -> tuple[Endpoint, ...]:

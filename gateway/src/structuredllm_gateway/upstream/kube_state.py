@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from structuredllm_gateway.kube_names import (
@@ -28,6 +28,8 @@ from structuredllm_gateway.upstream.endpoints import (
 )
 
 Manifest = Mapping[str, Any]
+_DEFAULT_BACKEND = "xgrammar"
+_MIXED_BACKENDS = "mixed"
 _FINISHED_PHASES = ("Succeeded", "Failed")
 
 
@@ -40,18 +42,21 @@ class Resource:
     model: str
     validation: ValidationMode
     gated: bool
+    backend: str
 
 
 def read_resource(manifest: Manifest, default_validation: ValidationMode) -> Resource:
     """Read a StructuredLLM; absent fields have the defaults of its schema."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
-    validation = (spec.get("structuredOutput") or {}).get("validation")
+    structured = spec.get("structuredOutput") or {}
+    validation = structured.get("validation")
     return Resource(
         namespace=metadata["namespace"],
         name=metadata["name"],
         model=(spec.get("model") or {}).get("name") or metadata["name"],
         validation=ValidationMode(validation) if validation in set(ValidationMode) else default_validation,
         gated=(spec.get("warmup") or {}).get("policy", "Required") == "Required",
+        backend=structured.get("backend") or _DEFAULT_BACKEND,
     )
 
 
@@ -101,9 +106,10 @@ def build_pools(
     for manifest in resources:
         item = read_resource(manifest, default_validation)
         by_key[item.namespace, item.name] = item
-        before = pools.get(item.model, ModelPool(item.model, item.validation))
+        before = pools.get(item.model, ModelPool(item.model, item.validation, backend=item.backend))
         mode = max(before.validation, item.validation, key=STRICTNESS.index)
-        pools[item.model] = ModelPool(item.model, mode)
+        backend = item.backend if before.backend == item.backend else _MIXED_BACKENDS
+        pools[item.model] = ModelPool(item.model, mode, backend=backend)
     found: dict[str, list[Endpoint]] = {}
     for pod in pods:
         metadata = pod["metadata"]
@@ -115,7 +121,7 @@ def build_pools(
             found.setdefault(owner.model, []).append(endpoint)
     for model, endpoints in found.items():
         pool = pools[model]
-        pools[model] = ModelPool(model, pool.validation, tuple(sorted(endpoints, key=lambda e: e.name)))
+        pools[model] = replace(pool, endpoints=tuple(sorted(endpoints, key=lambda e: e.name)))
     return pools
 
 
