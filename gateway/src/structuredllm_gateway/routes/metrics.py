@@ -5,6 +5,8 @@ Owns the exposition; the metrics are in `telemetry.metrics`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -13,10 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 
-def create_metrics_app(registry: CollectorRegistry) -> Starlette:
-    """Return an app that exposes `registry`."""
+def create_metrics_app(
+    registry: CollectorRegistry, refresh: Callable[[], Awaitable[None]] | None = None
+) -> Starlette:
+    """Return an app that exposes `registry`, after `refresh` where its values must be fetched first."""
 
     async def metrics(request: Request) -> Response:
+        if refresh is not None:
+            await refresh()
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"content-type": content_type})
 
