@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.exposition import choose_encoder
 
 from structuredllm_gateway.app import registry_of
 from structuredllm_gateway.settings import Settings
@@ -188,7 +188,8 @@ async def test_duration_has_the_trace_as_its_exemplar() -> None:
     async with FakeEngine() as engine, gateway(pool_of(engine)) as run:
         headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
         await run.http.post("/v1/chat/completions", json=plain(), headers=headers)
-        text = generate_latest(registry_of(run.app)).decode()
+        encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
+        text = encode(registry_of(run.app)).decode()
         lines = [line for line in text.splitlines() if "# {" in line]
         assert any(
             line.startswith("structuredllm_gateway_request_duration_seconds_bucket") and TRACE in line

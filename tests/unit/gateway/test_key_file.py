@@ -52,7 +52,7 @@ def test_a_broken_or_missing_file_keeps_the_old_keys_and_is_seen(tmp_path: Path)
     assert (value("keys"), value("key_file_errors_total"), value("key_file_stale")) == (1, 1, 1)
     path.unlink()
     file.check()
-    assert (file.table.names, value("key_file_errors_total")) == ({"old"}, 2)
+    assert (set(file.table.names), value("key_file_errors_total")) == ({"old"}, 2)
     path.write_text(_content())
     file.check()
     assert (value("keys"), value("key_file_errors_total"), value("key_file_stale")) == (0, 2, 0)
@@ -69,7 +69,7 @@ def test_a_file_that_is_not_there_at_first_is_taken_when_it_comes(tmp_path: Path
     assert (file.table.names, file.is_stale) == (frozenset(), True)
     (tmp_path / "keys").write_text(_content(entry()))
     file.check()
-    assert (file.table.names, file.is_stale) == ({"team"}, False)
+    assert (set(file.table.names), file.is_stale) == ({"team"}, False)
 
 
 async def test_the_file_is_looked_at_after_every_pause(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from structuredllm_gateway.keys.errors import (
 from structuredllm_gateway.keys.gatekeeper import Gatekeeper, Grant
 from structuredllm_gateway.keys.hashing import digest_of, hash_key_command
 from structuredllm_gateway.keys.table import KeyFileError, KeyTable, read_table
+from structuredllm_gateway.relay.caller import Caller
 from structuredllm_gateway.upstream.endpoints import ValidationMode
 
 KEY = "sllm-a-key-for-tests-only-0123456789"
@@ -66,7 +67,7 @@ def test_yaml_and_json_say_the_same() -> None:
     assert set(found.by_digest) == {digest_of(KEY.encode()), digest_of(OTHER_KEY.encode())}
     read = found.by_digest[digest_of(KEY.encode())]
     assert (read.requests_per_minute, read.validation) == (60, ValidationMode.OBSERVE)
-    assert read.caller.name == "team"
+    assert read.caller == Caller("team", ValidationMode.OBSERVE)
 
 
 @pytest.mark.parametrize(

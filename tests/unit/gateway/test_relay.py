@@ -156,8 +156,9 @@ async def test_grammar_reject_is_counted_by_replica_and_on_the_request() -> None
         answer = await run.ask(structured())
         assert answer.headers["x-structuredllm-fsm-errors"] == "1"
         assert run.request_lines[0]["fsm_errors"] == 1
-        assert run.metric("fsm_errors_total", model="toy", replica="r0") == 1
-        assert run.metric("fsm_errors_total", model="toy", replica="r1") is None
+        labels = {"schema": run.request_lines[0]["schema"][:16], "backend": ""}
+        assert run.metric("fsm_errors_total", model="toy", replica="r0", **labels) == 1
+        assert run.metric("fsm_errors_total", model="toy", replica="r1", **labels) is None
 
 
 async def test_the_same_engine_error_on_an_unstructured_request_is_no_grammar_reject() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import httptools
 import pytest
 import uvicorn
 from uvicorn.protocols.http import flow_control, httptools_impl
@@ -49,6 +50,4 @@ def test_the_protocol_is_called_as_we_expect() -> None:
 
 
 def test_an_upgrade_is_not_a_parser_error() -> None:
-    assert not issubclass(
-        httptools_impl.httptools.HttpParserUpgrade, httptools_impl.httptools.HttpParserError
-    )
+    assert not issubclass(httptools.HttpParserUpgrade, httptools.HttpParserError)

@@ -20,7 +20,7 @@ from structuredllm_gateway.keys.errors import (
 )
 from structuredllm_gateway.keys.hashing import digest_of
 from structuredllm_gateway.keys.table import KeyEntry, KeyTable
-from structuredllm_gateway.relay.caller import ANYONE, Caller
+from structuredllm_gateway.relay.caller import Caller
 
 _MAX_TOKENS = re.compile(rb'"max_(?:completion_)?tokens"\s*:\s*(\d{1,9})')
 _BYTES_PER_TOKEN = 4
@@ -32,11 +32,11 @@ class Grant:
     """Leave for one request; the base class has no limits at all. Must be closed once.
 
     Attributes:
-        caller: who asks.
+        caller: who asks, None when nobody is told apart.
         prompt_estimate: tokens of the request body, guessed; 0 where no tokens are limited.
     """
 
-    caller: Caller = ANYONE
+    caller: Caller | None = None
     prompt_estimate = 0
 
     def allows(self, model: str) -> bool:
@@ -90,7 +90,7 @@ class _KeyGrant(Grant):
     def admit(self, model: str, body: bytes) -> None:
         if not self.allows(model):
             raise ModelForbiddenError(
-                f"The key {self.caller.name!r} may not use the model {model[:128]!r}; GET /v1/models "
+                f"The key {self._entry.name!r} may not use the model {model[:128]!r}; GET /v1/models "
                 "lists those it may.",
                 param="model",
             )
@@ -150,7 +150,7 @@ class _KeyGrant(Grant):
             "retry-after-ms": str(max(1, math.ceil(wait * 1000))),
         }
         return RateLimitedError(
-            f"The key {self.caller.name!r} is limited to {limit}; try again in {duration_text(wait)}.",
+            f"The key {self._entry.name!r} is limited to {limit}; try again in {duration_text(wait)}.",
             of=of,
             headers=headers,
         )

@@ -1,6 +1,6 @@
-"""Who asks, as far as the relay needs to know.
+"""Who asks, as far as the relay cares: a name and what differs for them.
 
-Owns the value that an entrance (keys, or none) hands to the relay; must not import I/O.
+Owns one value; how a caller is recognised (keys, open mode) is not known here. Must not import I/O.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from structuredllm_gateway.upstream.endpoints import ValidationMode
 
 @dataclass(frozen=True)
 class Caller:
-    """A client as its key names it. `validation` overrides the model's mode; None = the model's own."""
+    """One caller.
+
+    Attributes:
+        name: the key's name, for logs; never the key.
+        validation: what happens to wrong structured answers for this caller; None = as the model says.
+    """
 
     name: str
     validation: ValidationMode | None = None
-
-
-ANYONE = Caller("")
-"""The caller of a gateway without keys."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from structuredllm_gateway.errors import GatewayError
 from structuredllm_gateway.openai.requests import CompletionRequest
+from structuredllm_gateway.relay.caller import Caller
 from structuredllm_gateway.telemetry.visit import Visit
 from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -50,12 +51,16 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Incoming:
-    """A request as it came: its route, id, headers (lower-case names), how to get its body, its measures."""
+    """A request as it came: its route, id, headers (lower-case names), and how to get its body.
+
+    `caller` is who asks, None when nobody is told apart; `visit` is what is measured on the way.
+    """
 
     route: Route
     request_id: str
     headers: Mapping[str, str]
     read_body: Callable[[], Awaitable[bytes]]
+    caller: Caller | None = None
     visit: Visit = field(default_factory=Visit)
 
 
@@ -96,7 +101,10 @@ class Exchange:
     @property
     def mode(self) -> ValidationMode:
         """The validation mode: the caller's own, else the model's."""
-        return self.incoming.visit.caller.validation or self.pool.validation
+        caller = self.incoming.caller
+        if caller is not None and caller.validation is not None:
+            return caller.validation
+        return self.pool.validation
 
     @property
     def is_judged(self) -> bool:

@@ -225,7 +225,7 @@ class Relay:
             "request",
             request_id=incoming.request_id,
             trace_id=visit.trace_id or None,
-            key=visit.caller.name or None,
+            key=incoming.caller.name if incoming.caller is not None else None,
             route=route,
             model=model,
             stream=record.stream,

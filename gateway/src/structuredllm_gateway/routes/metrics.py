@@ -1,4 +1,4 @@
-"""GET /metrics, an ASGI app of its own for its own port.
+"""GET /metrics and what else is for operators only: an ASGI app of its own for its own port.
 
 Owns the exposition; the metrics are in `telemetry.metrics`.
 """
@@ -16,9 +16,12 @@ from starlette.routing import Route
 
 
 def create_metrics_app(
-    registry: CollectorRegistry, refresh: Callable[[], Awaitable[None]] | None = None
+    registry: CollectorRegistry, *more: Route, refresh: Callable[[], Awaitable[None]] | None = None
 ) -> Starlette:
-    """Return an app that exposes `registry`, after `refresh` where its values must be fetched first."""
+    """Return an app that exposes `registry`, and the given routes beside it.
+
+    `refresh` is awaited first, where the values must be fetched.
+    """
 
     async def metrics(request: Request) -> Response:
         if refresh is not None:
@@ -26,4 +29,4 @@ def create_metrics_app(
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"content-type": content_type})
 
-    return Starlette(routes=[Route("/metrics", metrics)])
+    return Starlette(routes=[Route("/metrics", metrics), *more])

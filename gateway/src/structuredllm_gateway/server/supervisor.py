@@ -92,7 +92,7 @@ class Supervisor:
         self.api_port = self._port_keeper.getsockname()[1]
         registry = CollectorRegistry()
         registry.register(self._metrics)
-        metrics = metrics_server(create_metrics_app(registry, self.refresh), settings)
+        metrics = metrics_server(create_metrics_app(registry, refresh=self.refresh), settings)
         serving = asyncio.create_task(metrics.serve())
         keeping = [asyncio.create_task(self._keep(number)) for number in range(settings.workers)]
         try:

@@ -10,7 +10,6 @@ import re
 from contextvars import ContextVar
 
 from structuredllm_gateway.keys.gatekeeper import Grant
-from structuredllm_gateway.relay.caller import Caller
 
 SCOPE_KEY = "structuredllm.visit"
 _USAGE = b'"usage"'
@@ -53,11 +52,6 @@ class Visit:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.parts = 0
-
-    @property
-    def caller(self) -> Caller:
-        """Who asks."""
-        return self.grant.caller
 
     def own_seconds(self, total_seconds: float) -> float:
         """Return the part of a request's duration in which nobody was waited for."""
