@@ -10,7 +10,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import structlog
 from fastapi import FastAPI
@@ -21,14 +21,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from structuredllm_gateway import __version__
-from structuredllm_gateway.errors import GatewayError, RequestError
+from structuredllm_gateway.entrance import Entrance
+from structuredllm_gateway.errors import GatewayError, RequestError, SettingsError
+from structuredllm_gateway.keys.file import KeyFile, every
+from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
 from structuredllm_gateway.relay.relay import Relay
 from structuredllm_gateway.routes import completions, health, models
-from structuredllm_gateway.settings import Settings
+from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
 from structuredllm_gateway.telemetry.metrics import Metrics
-from structuredllm_gateway.telemetry.request_id import SCOPE_KEY, RequestIdMiddleware
+from structuredllm_gateway.telemetry.request_id import SCOPE_KEY
+from structuredllm_gateway.telemetry.waits import TimedUpstream
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
 from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
@@ -67,13 +71,20 @@ def create_app(
         The app; `app.state.life` is its `LifeState`, `app.state.registry` its metrics registry.
     """
     logger = log if log is not None else get_logger("gateway")
+    chance = rng if rng is not None else random.Random()  # noqa: S311 - ties and ids, no secret
     life = LifeState()
     metrics = Metrics(endpoints.snapshot)
+    keys = metrics.key_file = key_file_of(settings.auth, logger)
+    gatekeeper = Gatekeeper(
+        None if keys is None else lambda: keys.table,
+        clock=clock,
+        assumed_tokens=settings.auth.assumed_tokens,
+    )
     relay = Relay(
         settings=settings,
-        upstream=upstream,
+        upstream=TimedUpstream(upstream, clock),
         endpoints=endpoints,
-        picker=LeastOutstandingPicker(rng if rng is not None else random.Random()),  # noqa: S311 - no secret
+        picker=LeastOutstandingPicker(chance),
         metrics=metrics,
         clock=clock,
         log=logger,
@@ -81,14 +92,16 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        following = asyncio.create_task(endpoints.run())
-        following.add_done_callback(lambda task: _report_end(task, logger))
+        running = [asyncio.create_task(endpoints.run())]
+        running[0].add_done_callback(lambda task: _report_end(task, logger))
+        if keys is not None:
+            running.append(asyncio.create_task(keys.run(every(settings.auth.reload_seconds))))
         try:
             yield
         finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await following
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
             await upstream.aclose()
 
     app = FastAPI(
@@ -102,12 +115,48 @@ def create_app(
     )
     app.state.life = life
     app.state.registry = metrics.registry
+    app.state.connections = metrics.connections
     app.include_router(completions.build_router(relay, settings.limits))
     app.include_router(models.build_router(endpoints))
     app.include_router(health.build_router(endpoints, lambda: life.draining))
-    app.add_middleware(RequestIdMiddleware, new_id=new_id)
+    app.add_middleware(
+        Entrance,
+        gatekeeper=gatekeeper,
+        metrics=metrics,
+        new_id=new_id,
+        rng=chance,
+        log=logger,
+        clock=clock,
+    )
     _answer_in_openai_shape(app)
     return app
+
+
+def check_chosen(settings: AuthSettings) -> None:
+    """Check that somebody has said who may ask.
+
+    Raises:
+        SettingsError: nobody has.
+    """
+    if settings.mode is None:
+        raise SettingsError(
+            "auth.mode is not set: choose keys (with auth.keys_file, the hashes that `structuredllm-gateway "
+            "hash-key` prints), or open to let everyone ask who reaches the port"
+        )
+
+
+def key_file_of(settings: AuthSettings, log: structlog.typing.FilteringBoundLogger) -> KeyFile | None:
+    """Return the key file, None when everyone may ask.
+
+    Raises:
+        SettingsError: see `check_chosen`.
+    """
+    check_chosen(settings)
+    return (
+        None
+        if settings.keys_file is None or settings.mode is AuthMode.OPEN
+        else KeyFile(settings.keys_file, log)
+    )
 
 
 def registry_of(app: FastAPI) -> CollectorRegistry:

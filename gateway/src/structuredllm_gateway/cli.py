@@ -6,9 +6,12 @@ asked, 2 the configuration cannot work.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 import uvloop
@@ -17,9 +20,12 @@ from pydantic_settings import CliApp, CliToggleFlag, SettingsConfigDict
 from pydantic_settings import SettingsError as ParseError
 
 from structuredllm_gateway import __version__
-from structuredllm_gateway.app import create_app
+from structuredllm_gateway.app import check_chosen, create_app, key_file_of
 from structuredllm_gateway.errors import SettingsError
-from structuredllm_gateway.server import GatewayServer
+from structuredllm_gateway.keys.hashing import hash_key_command
+from structuredllm_gateway.server.process import GatewayServer
+from structuredllm_gateway.server.supervisor import Supervisor
+from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace
 from structuredllm_gateway.settings import DiscoveryMode, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
@@ -32,7 +38,8 @@ class CommandLine(Settings):
     """OpenAI-compatible gateway for engines with structured output.
 
     Every flag can also be set in the environment: --upstream.max-attempts is
-    STRUCTUREDLLM_GATEWAY_UPSTREAM__MAX_ATTEMPTS.
+    STRUCTUREDLLM_GATEWAY_UPSTREAM__MAX_ATTEMPTS. `structuredllm-gateway hash-key` makes entries for the
+    key file.
     """
 
     model_config = SettingsConfigDict(
@@ -49,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(__version__)
         return 0
+    if given[:1] == ["hash-key"]:
+        return hash_key_command(given[1:])
     try:
         settings = CliApp.run(CommandLine, cli_args=given)
     except ValidationError as error:
@@ -64,18 +73,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     configure_logging(settings.log_level)
+    given_place = os.environ.get(PLACE_VARIABLE)
+    worker = None if given_place is None else WorkerPlace.of_variable(given_place)
     try:
-        return uvloop.run(_run(settings))
+        if settings.server.workers > 1 and worker is None and not settings.check_config:
+            return _supervise(settings, given)
+        return uvloop.run(_run(settings, worker))
     except SettingsError as error:
         print(f"structuredllm-gateway: {error}", file=sys.stderr)
         return 2
 
 
-async def _run(settings: CommandLine) -> int:
-    log = get_logger("gateway")
+def _supervise(settings: CommandLine, arguments: Sequence[str]) -> int:
+    """Run several workers, each this command again with a place among them."""
+    log = get_logger("supervisor")
+    check_chosen(settings.auth)
+    command = (sys.executable, "-m", "structuredllm_gateway.cli", *arguments)
+
+    async def run(folder: Path) -> int:
+        supervisor = Supervisor(command, settings.server, folder, log)
+        supervisor.install_signals()
+        return await supervisor.run()
+
+    with tempfile.TemporaryDirectory(prefix="structuredllm-gateway-") as folder:
+        return uvloop.run(run(Path(folder)))
+
+
+async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
+    log = get_logger("gateway") if place is None else get_logger("gateway").bind(worker=place.number)
     rng = random.Random()  # noqa: S311 - jitter and ties, no secret
+    check_chosen(settings.auth)
     endpoints = await _endpoints(settings, log, rng)
     if settings.check_config:
+        keys = key_file_of(settings.auth, log)
+        if keys is not None and keys.is_stale:
+            raise SettingsError("auth.keys_file cannot be used; the log line above says why")
         print("structuredllm-gateway: the configuration is valid")
         return 0
     upstream = HttpxUpstreamClient(
@@ -86,7 +118,7 @@ async def _run(settings: CommandLine) -> int:
         pool_timeout_seconds=settings.upstream.connect_timeout_seconds,
     )
     app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log)
-    server = GatewayServer(app, settings.server, log)
+    server = GatewayServer(app, settings.server, log, limits=settings.limits, place=place)
     server.install_signals()
     await server.serve()
     return 0

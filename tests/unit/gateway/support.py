@@ -17,7 +17,8 @@ from fastapi import FastAPI
 from httpx_aiohttp import AiohttpTransport
 
 from structuredllm_gateway.app import create_app, registry_of
-from structuredllm_gateway.server import _Server
+from structuredllm_gateway.server.bounds import Connections
+from structuredllm_gateway.server.process import LoopServer, bounds_of, protocol_of
 from structuredllm_gateway.settings import DiscoverySettings, Settings, UpstreamSettings
 from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import (
@@ -103,7 +104,7 @@ def pool_of(
 
 def settings_with(**groups: Mapping[str, Any]) -> Settings:
     """Return settings with some values changed, independent of the environment."""
-    return Settings.model_validate({"discovery": DiscoverySettings(), **groups})
+    return Settings.model_validate({"discovery": DiscoverySettings(), "auth": {"mode": "open"}, **groups})
 
 
 def upstream_client(settings: UpstreamSettings) -> HttpxUpstreamClient:
@@ -139,8 +140,18 @@ async def gateway(endpoints: EndpointSource, settings: Settings | None = None) -
         rng=First(),
         log=capturing_log(logs),
     )
-    server = _Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1)
+    connections = Connections(bounds_of(chosen.server, chosen.limits), app.state.connections)
+    server = LoopServer(
+        uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=0,
+            http=protocol_of(connections),
+            ws="none",
+            log_config=None,
+            timeout_keep_alive=chosen.server.keepalive_seconds,
+            timeout_graceful_shutdown=1,
+        )
     )
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())

@@ -18,6 +18,8 @@ from structuredllm_gateway.relay.exchange import Incoming, Route
 from structuredllm_gateway.relay.relay import Relay
 from structuredllm_gateway.settings import LimitSettings
 from structuredllm_gateway.telemetry.request_id import SCOPE_KEY
+from structuredllm_gateway.telemetry.visit import SCOPE_KEY as VISIT_KEY
+from structuredllm_gateway.telemetry.visit import Visit
 
 
 class AsgiSink:
@@ -62,7 +64,10 @@ class RelayResponse(Response):
             max_bytes=self._limits.max_body_bytes,
             timeout_seconds=self._limits.body_timeout_seconds,
         )
-        incoming = Incoming(self._route, scope[SCOPE_KEY], headers, reader.read)
+        visit: Visit = scope[VISIT_KEY]
+        incoming = Incoming(
+            self._route, scope[SCOPE_KEY], headers, reader.read, caller=visit.grant.caller, visit=visit
+        )
         work = asyncio.create_task(self._relay.respond(incoming, AsgiSink(send)))
         gone = asyncio.create_task(reader.until_disconnect())
         try:
