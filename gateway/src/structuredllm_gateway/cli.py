@@ -23,8 +23,8 @@ from structuredllm_gateway.server import GatewayServer
 from structuredllm_gateway.settings import DiscoveryMode, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
-from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
+from structuredllm_gateway.upstream.http1 import Http1Client
 from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints
 
 
@@ -78,13 +78,7 @@ async def _run(settings: CommandLine) -> int:
     if settings.check_config:
         print("structuredllm-gateway: the configuration is valid")
         return 0
-    upstream = HttpxUpstreamClient(
-        max_connections=settings.upstream.max_connections,
-        keepalive_seconds=settings.upstream.keepalive_seconds,
-        connect_timeout_seconds=settings.upstream.connect_timeout_seconds,
-        read_timeout_seconds=settings.upstream.try_timeout_seconds,
-        pool_timeout_seconds=settings.upstream.connect_timeout_seconds,
-    )
+    upstream = Http1Client.of(settings.upstream)
     app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log)
     server = GatewayServer(app, settings.server, log)
     server.install_signals()
