@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from structuredllm_gateway.telemetry.series import Counter, Gauge, Histogram
 from structuredllm_gateway.upstream.endpoints import EndpointState, Snapshot
 
 OTHER = "other"
