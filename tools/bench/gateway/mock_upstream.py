@@ -1,6 +1,6 @@
 """An engine that costs nearly nothing: fixed answers, a delay, paced streams. A process of its own.
 
-`python -m tools.bench.gateway.mock_upstream PORT`. `POST /control` with `{"delay": s, "frames": n, "pace": s}`
+`python -m tools.bench.gateway.mock_upstream PORT`. A `POST /control` with delay, frames and pace (seconds)
 changes what follows. Streams are written by one ticker in phases of a millisecond, so that they neither cost
 a timer each nor come all at once.
 """
