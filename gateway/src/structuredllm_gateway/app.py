@@ -9,8 +9,9 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from structuredllm_gateway import __version__
 from structuredllm_gateway.entrance import Entrance
@@ -26,8 +28,10 @@ from structuredllm_gateway.errors import GatewayError, RequestError, SettingsErr
 from structuredllm_gateway.keys.file import KeyFile, every
 from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
+from structuredllm_gateway.relay.exchange import Route
 from structuredllm_gateway.relay.relay import Relay
 from structuredllm_gateway.routes import completions, health, models
+from structuredllm_gateway.routes.response import RelayResponse
 from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
 from structuredllm_gateway.telemetry.metrics import Metrics
@@ -36,6 +40,25 @@ from structuredllm_gateway.telemetry.waits import TimedUpstream
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
 from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
+
+
+class GatewayApp(FastAPI):
+    """FastAPI, but the relayed routes are answered before its middleware and routing.
+
+    They are declared as routes, too: for the API document, and for what is answered when the method is wrong.
+    `relayed` maps paths to ASGI apps.
+    """
+
+    relayed: Mapping[str, ASGIApp] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the life of the process."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            relayed = self.relayed.get(scope["path"])
+            if relayed is not None:
+                await relayed(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
 
 
 class LifeState:
@@ -104,7 +127,7 @@ def create_app(
             await asyncio.wait(running)
             await upstream.aclose()
 
-    app = FastAPI(
+    app = GatewayApp(
         title="structuredllm gateway",
         version=__version__,
         lifespan=lifespan,
@@ -119,7 +142,7 @@ def create_app(
     app.include_router(completions.build_router(relay, settings.limits))
     app.include_router(models.build_router(endpoints))
     app.include_router(health.build_router(endpoints, lambda: life.draining))
-    app.add_middleware(
+    entrance = partial(
         Entrance,
         gatekeeper=gatekeeper,
         metrics=metrics,
@@ -128,6 +151,8 @@ def create_app(
         log=logger,
         clock=clock,
     )
+    app.add_middleware(entrance)
+    app.relayed = {route.path: entrance(RelayResponse(relay, route, settings.limits)) for route in Route}
     _answer_in_openai_shape(app)
     return app
 

@@ -29,8 +29,8 @@ from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace
 from structuredllm_gateway.settings import DiscoveryMode, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
-from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
+from structuredllm_gateway.upstream.http1 import Http1Client
 from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints
 
 
@@ -110,13 +110,7 @@ async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
             raise SettingsError("auth.keys_file cannot be used; the log line above says why")
         print("structuredllm-gateway: the configuration is valid")
         return 0
-    upstream = HttpxUpstreamClient(
-        max_connections=settings.upstream.max_connections,
-        keepalive_seconds=settings.upstream.keepalive_seconds,
-        connect_timeout_seconds=settings.upstream.connect_timeout_seconds,
-        read_timeout_seconds=settings.upstream.try_timeout_seconds,
-        pool_timeout_seconds=settings.upstream.connect_timeout_seconds,
-    )
+    upstream = Http1Client.of(settings.upstream)
     app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log)
     server = GatewayServer(app, settings.server, log, limits=settings.limits, place=place)
     server.install_signals()

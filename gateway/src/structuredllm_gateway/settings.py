@@ -152,12 +152,25 @@ class UpstreamSettings(_Group):
     """How engines are asked."""
 
     max_connections: int = Field(default=2048, ge=1, description="Open connections to engines, all together.")
+    max_connections_per_endpoint: int = Field(
+        default=1024, ge=1, description="Open connections to one engine."
+    )
+    max_connection_waiters: int = Field(
+        default=1024, ge=0, description="Requests that wait for a connection; the next one fails at once."
+    )
+    max_head_bytes: int = Field(
+        default=64 * 1024,
+        ge=1024,
+        description="Longest head of an engine's answer (status and header fields).",
+    )
     keepalive_seconds: float = Field(
         default=2.0,
         gt=0,
         description="How long an idle connection is kept; well below the 5 s after which vLLM closes it.",
     )
-    connect_timeout_seconds: float = Field(default=3.0, gt=0, description="For opening a connection.")
+    connect_timeout_seconds: float = Field(
+        default=3.0, gt=0, description="For opening a connection, and for waiting until one is free."
+    )
     try_timeout_seconds: float = Field(
         default=300.0,
         gt=0,

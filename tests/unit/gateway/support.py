@@ -20,7 +20,6 @@ from structuredllm_gateway.app import create_app, registry_of
 from structuredllm_gateway.server.bounds import Connections
 from structuredllm_gateway.server.process import LoopServer, bounds_of, protocol_of
 from structuredllm_gateway.settings import DiscoverySettings, Settings, UpstreamSettings
-from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import (
     Endpoint,
     EndpointSource,
@@ -29,6 +28,7 @@ from structuredllm_gateway.upstream.endpoints import (
     Snapshot,
     ValidationMode,
 )
+from structuredllm_gateway.upstream.http1 import Http1Client
 from tests.fakes.fake_engine import FakeEngine
 
 SCHEMA: Mapping[str, Any] = {
@@ -107,14 +107,8 @@ def settings_with(**groups: Mapping[str, Any]) -> Settings:
     return Settings.model_validate({"discovery": DiscoverySettings(), "auth": {"mode": "open"}, **groups})
 
 
-def upstream_client(settings: UpstreamSettings) -> HttpxUpstreamClient:
-    return HttpxUpstreamClient(
-        max_connections=settings.max_connections,
-        keepalive_seconds=settings.keepalive_seconds,
-        connect_timeout_seconds=settings.connect_timeout_seconds,
-        read_timeout_seconds=settings.try_timeout_seconds,
-        pool_timeout_seconds=settings.connect_timeout_seconds,
-    )
+def upstream_client(settings: UpstreamSettings) -> Http1Client:
+    return Http1Client.of(settings)
 
 
 def capturing_log(lines: list[Mapping[str, Any]]) -> structlog.typing.FilteringBoundLogger:

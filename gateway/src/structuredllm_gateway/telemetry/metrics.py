@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -18,6 +18,7 @@ from structuredllm_gateway.keys.file import KeyFile
 from structuredllm_gateway.relay.exchange import Route
 from structuredllm_gateway.telemetry.connections import ConnectionCounts
 from structuredllm_gateway.telemetry.histogram import LoopHistogram
+from structuredllm_gateway.telemetry.series import Counter, Gauge, Histogram
 from structuredllm_gateway.telemetry.visit import Visit
 from structuredllm_gateway.upstream.endpoints import EndpointState, Snapshot
 
