@@ -10,7 +10,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import structlog
 from fastapi import FastAPI
@@ -24,6 +24,10 @@ from structuredllm_gateway import __version__
 from structuredllm_gateway.errors import GatewayError, RequestError
 from structuredllm_gateway.openai.errors import error_object, openai_type
 from structuredllm_gateway.relay.relay import Relay
+from structuredllm_gateway.replicas.recovery import Recovery
+from structuredllm_gateway.replicas.report import ReplicaReport
+from structuredllm_gateway.replicas.roster import Roster
+from structuredllm_gateway.replicas.rules import pool_rules
 from structuredllm_gateway.routes import completions, health, models
 from structuredllm_gateway.settings import Settings
 from structuredllm_gateway.telemetry.logging import get_logger
@@ -31,7 +35,7 @@ from structuredllm_gateway.telemetry.metrics import Metrics
 from structuredllm_gateway.telemetry.request_id import SCOPE_KEY, RequestIdMiddleware
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
-from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
+from structuredllm_gateway.upstream.prober import BurstProbe, Probe
 
 
 class LifeState:
@@ -51,6 +55,8 @@ def create_app(
     rng: random.Random | None = None,
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     log: structlog.typing.FilteringBoundLogger | None = None,
+    wall_clock: Callable[[], float] = time.time,
+    probe: Probe | None = None,
 ) -> FastAPI:
     """Build the gateway.
 
@@ -60,8 +66,10 @@ def create_app(
         endpoints: where engines are; followed while the app runs.
         clock: monotonic seconds.
         rng: breaks ties when picking.
-        new_id: makes request ids.
+        new_id: makes request ids, and the seeds that make bursts cold.
         log: gets one line per request.
+        wall_clock: seconds since 1970, for what people read.
+        probe: decides whether a quarantine ends; default: a real burst.
 
     Returns:
         The app; `app.state.life` is its `LifeState`, `app.state.registry` its metrics registry.
@@ -69,11 +77,27 @@ def create_app(
     logger = log if log is not None else get_logger("gateway")
     life = LifeState()
     metrics = Metrics(endpoints.snapshot)
+    roster = Roster(
+        endpoints,
+        pool_rules(settings),
+        max_waiting=settings.warmup.max_waiting,
+        metrics=metrics,
+        clock=clock,
+        rng=rng if rng is not None else random.Random(),  # noqa: S311 - no secret
+        log=logger,
+    )
+    metrics.watch(roster)
+    burst = probe if probe is not None else BurstProbe(settings.probe, new_id)
+    if isinstance(burst, BurstProbe):
+        burst.listen(
+            lambda model, verdict: metrics.probe_bursts.labels(metrics.model_label(model), verdict).inc()
+        )
+    recovery = Recovery(roster, burst, clock=clock, log=logger)
     relay = Relay(
         settings=settings,
         upstream=upstream,
         endpoints=endpoints,
-        picker=LeastOutstandingPicker(rng if rng is not None else random.Random()),  # noqa: S311 - no secret
+        roster=roster,
         metrics=metrics,
         clock=clock,
         log=logger,
@@ -81,14 +105,15 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        following = asyncio.create_task(endpoints.run())
-        following.add_done_callback(lambda task: _report_end(task, logger))
+        running = [asyncio.create_task(part) for part in (endpoints.run(), recovery.run())]
+        for task in running:
+            task.add_done_callback(lambda task: _report_end(task, logger))
         try:
             yield
         finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await following
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             await upstream.aclose()
 
     app = FastAPI(
@@ -102,9 +127,12 @@ def create_app(
     )
     app.state.life = life
     app.state.registry = metrics.registry
+    app.state.replicas = ReplicaReport(
+        roster, clock=clock, wall_clock=wall_clock, slow_start=settings.routing.slow_start_seconds
+    )
     app.include_router(completions.build_router(relay, settings.limits))
     app.include_router(models.build_router(endpoints))
-    app.include_router(health.build_router(endpoints, lambda: life.draining))
+    app.include_router(health.build_router(endpoints, lambda: life.draining, roster.stale_seconds))
     app.add_middleware(RequestIdMiddleware, new_id=new_id)
     _answer_in_openai_shape(app)
     return app
@@ -114,6 +142,12 @@ def registry_of(app: FastAPI) -> CollectorRegistry:
     """Return the metrics registry of an app made by `create_app`."""
     registry: CollectorRegistry = app.state.registry
     return registry
+
+
+def replicas_of(app: FastAPI) -> ReplicaReport:
+    """Return the report on the replicas of an app made by `create_app`."""
+    report: ReplicaReport = app.state.replicas
+    return report
 
 
 def _answer_in_openai_shape(app: FastAPI) -> None:
@@ -153,6 +187,6 @@ def _answer_in_openai_shape(app: FastAPI) -> None:
 
 
 def _report_end(task: asyncio.Task[None], log: structlog.typing.FilteringBoundLogger) -> None:
-    """A discovery that has ended by itself would leave the gateway blind: say so, loudly."""
+    """A part that has ended by itself would leave the gateway blind: say so, loudly."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("discovery_ended", error=repr(error))
+        log.error("background_ended", error=repr(error))

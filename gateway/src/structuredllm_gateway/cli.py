@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+import uuid
 from collections.abc import Sequence
 
 import structlog
@@ -20,12 +21,14 @@ from structuredllm_gateway import __version__
 from structuredllm_gateway.app import create_app
 from structuredllm_gateway.errors import SettingsError
 from structuredllm_gateway.server import GatewayServer
-from structuredllm_gateway.settings import DiscoveryMode, Settings
+from structuredllm_gateway.settings import DiscoveryMode, ProbeSettings, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
 from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
-from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints
+from structuredllm_gateway.upstream.prober import BurstProbe, Probe
+from structuredllm_gateway.upstream.reachable import is_reachable
+from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints, StaticGate
 
 
 class CommandLine(Settings):
@@ -74,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(settings: CommandLine) -> int:
     log = get_logger("gateway")
     rng = random.Random()  # noqa: S311 - jitter and ties, no secret
-    endpoints = await _endpoints(settings, log, rng)
+    probe = BurstProbe(settings.probe, lambda: uuid.uuid4().hex)
+    endpoints = await _endpoints(settings, probe, log, rng)
     if settings.check_config:
         print("structuredllm-gateway: the configuration is valid")
         return 0
@@ -85,7 +89,7 @@ async def _run(settings: CommandLine) -> int:
         read_timeout_seconds=settings.upstream.try_timeout_seconds,
         pool_timeout_seconds=settings.upstream.connect_timeout_seconds,
     )
-    app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log)
+    app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log, probe=probe)
     server = GatewayServer(app, settings.server, log)
     server.install_signals()
     await server.serve()
@@ -93,11 +97,11 @@ async def _run(settings: CommandLine) -> int:
 
 
 async def _endpoints(
-    settings: Settings, log: structlog.typing.FilteringBoundLogger, rng: random.Random
+    settings: Settings, probe: Probe, log: structlog.typing.FilteringBoundLogger, rng: random.Random
 ) -> EndpointSource:
     discovery, default = settings.discovery, settings.validation.default_mode
     if discovery.mode is DiscoveryMode.STATIC:
-        return StaticEndpoints(
+        listed = [
             StaticEndpoint(
                 item.model,
                 str(item.url),
@@ -110,11 +114,28 @@ async def _endpoints(
                 ),
             )
             for item in discovery.static_endpoints
-        )
+        ]
+        return StaticEndpoints(listed, _gate(settings.probe, probe, log, rng))
     return await kubernetes.connect(
         kubeconfig=discovery.kubeconfig,
         namespace=discovery.namespace,
         default_validation=default,
+        log=log,
+        rng=rng,
+    )
+
+
+def _gate(
+    settings: ProbeSettings, probe: Probe, log: structlog.typing.FilteringBoundLogger, rng: random.Random
+) -> StaticGate | None:
+    if not settings.static_gate:
+        return None
+    return StaticGate(
+        probe=probe,
+        is_reachable=is_reachable,
+        retry_seconds=settings.retry_seconds,
+        max_retry_seconds=settings.max_retry_seconds,
+        health_seconds=settings.health_seconds,
         log=log,
         rng=rng,
     )

@@ -16,8 +16,9 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from structuredllm_gateway.app import LifeState, registry_of
+from structuredllm_gateway.app import LifeState, registry_of, replicas_of
 from structuredllm_gateway.routes.metrics import create_metrics_app
+from structuredllm_gateway.routes.replicas import replicas_route
 from structuredllm_gateway.settings import ServerSettings
 
 
@@ -46,9 +47,8 @@ class GatewayServer:
         self._log = log
         self._life: LifeState = app.state.life
         self._api = _Server(self._config(app, settings.port, lifespan="on"))
-        self._metrics = _Server(
-            self._config(create_metrics_app(registry_of(app)), settings.metrics_port, lifespan="off")
-        )
+        admin = create_metrics_app(registry_of(app), replicas_route(replicas_of(app).build))
+        self._metrics = _Server(self._config(admin, settings.metrics_port, lifespan="off"))
         self._stop = asyncio.Event()
 
     @property

@@ -1,4 +1,4 @@
-"""GET /metrics, an ASGI app of its own for its own port.
+"""GET /metrics and what else is for operators only: an ASGI app of its own for its own port.
 
 Owns the exposition; the metrics are in `telemetry.metrics`.
 """
@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 
-def create_metrics_app(registry: CollectorRegistry) -> Starlette:
-    """Return an app that exposes `registry`."""
+def create_metrics_app(registry: CollectorRegistry, *more: Route) -> Starlette:
+    """Return an app that exposes `registry`, and the given routes beside it."""
 
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"content-type": content_type})
 
-    return Starlette(routes=[Route("/metrics", metrics)])
+    return Starlette(routes=[Route("/metrics", metrics), *more])

@@ -6,7 +6,8 @@ a replica beyond the bound are counted as `other`, so clients cannot grow the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -19,6 +20,23 @@ OTHER = "other"
 _DURATION_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 _MAX_REPLICA_LABELS = 512
+
+
+class ReplicaFacts(Protocol):
+    """What is read of the replicas at every scrape."""
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that wait for a first replica."""
+        ...
+
+    def stale_seconds(self) -> float:
+        """For how long discovery has been out of touch."""
+        ...
+
+    def quarantine_levels(self) -> Iterable[tuple[str, str, int]]:
+        """Model, replica, and 1 where it is quarantined."""
+        ...
 
 
 class Metrics:
@@ -92,7 +110,32 @@ class Metrics:
         self.inflight_requests = Gauge(
             name("inflight_requests"), "Completion requests in flight.", registry=self.registry
         )
+        self.retry_budget_exhausted = Counter(
+            name("retry_budget_exhausted"),
+            "Retries that were not made because retries had become too large a share of the traffic.",
+            ("model",),
+            registry=self.registry,
+        )
+        self.quarantine_events = Counter(
+            name("quarantine_events"),
+            "Replicas quarantined, by the class that was one too many; withheld because none could be "
+            "spared; released.",
+            ("model", "reason"),
+            registry=self.registry,
+        )
+        self.probe_bursts = Counter(
+            name("probe_bursts"),
+            "Bursts that the gateway itself sent, to end a quarantine or to gate a static endpoint.",
+            ("model", "verdict"),
+            registry=self.registry,
+        )
         self.registry.register(_EndpointsCollector(snapshot))
+        self._replica_facts = _ReplicasCollector(self.replica_label)
+        self.registry.register(self._replica_facts)
+
+    def watch(self, facts: ReplicaFacts) -> None:
+        """Read the replicas' gauges off `facts` from now on."""
+        self._replica_facts.facts = facts
 
     def model_label(self, model: str | None) -> str:
         """Return `model` when discovery knows it, else `other`."""
@@ -127,4 +170,37 @@ class _EndpointsCollector(Collector):
             "structuredllm_gateway_discovery_stale",
             "1 while endpoints are the last known because their source cannot be reached.",
             value=float(view.stale),
+        )
+
+
+class _ReplicasCollector(Collector):
+    """Gauges of the replicas, read off the roster at each scrape."""
+
+    def __init__(self, replica_label: Callable[[str], str]) -> None:
+        self.facts: ReplicaFacts | None = None
+        self._replica_label = replica_label
+
+    def collect(self) -> Iterator[Metric]:
+        facts = self.facts
+        quarantine = GaugeMetricFamily(
+            "structuredllm_gateway_quarantine",
+            "1 while the gateway keeps structured requests, or all, away from the replica.",
+            labels=("model", "replica"),
+        )
+        levels: dict[tuple[str, str], int] = {}
+        for model, replica, level in facts.quarantine_levels() if facts is not None else ():
+            key = (model, self._replica_label(replica))
+            levels[key] = max(level, levels.get(key, 0))
+        for labels, level in levels.items():
+            quarantine.add_metric(labels, level)
+        yield quarantine
+        yield GaugeMetricFamily(
+            "structuredllm_gateway_waiting_requests",
+            "Requests that wait because no replica of their model is ready yet.",
+            value=facts.waiting_requests if facts is not None else 0,
+        )
+        yield GaugeMetricFamily(
+            "structuredllm_gateway_discovery_stale_seconds",
+            "For how long endpoints have been the last known ones; 0 while discovery is in touch.",
+            value=facts.stale_seconds() if facts is not None else 0,
         )

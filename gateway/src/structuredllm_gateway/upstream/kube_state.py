@@ -76,25 +76,26 @@ def pod_endpoint(pod: Manifest, *, gated: bool) -> Endpoint | None:
     address = status.get("podIP")
     if not address or status.get("phase") in _FINISHED_PHASES:
         return None
-    url = f"http://{_host(address)}:{_engine_port(pod)}"
     if metadata.get("deletionTimestamp"):
-        return Endpoint(metadata["name"], url, EndpointState.TERMINATING)
-    serving = _condition(status, "Ready").get("status") == "True" and (not gated or gate_is_passed(pod))
-    return Endpoint(metadata["name"], url, EndpointState.SERVING if serving else EndpointState.GATED)
+        state = EndpointState.TERMINATING
+    elif _condition(status, "Ready").get("status") == "True" and (not gated or gate_is_passed(pod)):
+        state = EndpointState.SERVING
+    else:
+        state = EndpointState.GATED
+    return Endpoint(
+        metadata["name"],
+        f"http://{_host(address)}:{_engine_port(pod)}",
+        state,
+        namespace=metadata.get("namespace", ""),
+        incarnation=_running_container(status),
+    )
 
 
 def gate_is_passed(pod: Manifest) -> bool:
     """Whether the structured gate is passed by the engine container that runs now."""
     status = pod.get("status") or {}
     gate = _condition(status, GATE_CONDITION)
-    running = next(
-        (
-            item.get("containerID")
-            for item in status.get("containerStatuses") or ()
-            if item.get("name") == ENGINE_CONTAINER
-        ),
-        None,
-    )
+    running = _running_container(status)
     if gate.get("status") != "True" or not running:
         return False
     return str(gate.get("message") or "").startswith(f"[{running}]")
@@ -138,6 +139,13 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
             found: Mapping[str, Any] = item
             return found
     return {}
+
+
+def _running_container(status: Mapping[str, Any]) -> str:
+    for item in status.get("containerStatuses") or ():
+        if item.get("name") == ENGINE_CONTAINER:
+            return str(item.get("containerID") or "")
+    return ""
 
 
 def _engine_port(pod: Manifest) -> int:
