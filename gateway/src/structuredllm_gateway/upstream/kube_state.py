@@ -25,6 +25,7 @@ from structuredllm_gateway.upstream.endpoints import (
     EndpointState,
     GrammarBackend,
     ModelPool,
+    PickPolicy,
     StreamDelivery,
     StructuredPolicy,
     ValidationMode,
@@ -36,7 +37,10 @@ _FINISHED_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Resource:
-    """What the gateway needs of one StructuredLLM. `gated`: its pods serve only once the gate is passed."""
+    """What the gateway needs of one StructuredLLM.
+
+    `gated`: its pods serve only once the gate is passed. `policy` None: the gateway's own.
+    """
 
     namespace: str
     name: str
@@ -44,6 +48,7 @@ class Resource:
     validation: ValidationMode
     gated: bool
     structured: StructuredPolicy
+    policy: PickPolicy | None = None
 
 
 def read_resource(manifest: Manifest, default_validation: ValidationMode) -> Resource:
@@ -52,18 +57,20 @@ def read_resource(manifest: Manifest, default_validation: ValidationMode) -> Res
     structured = spec.get("structuredOutput") or {}
     validation = structured.get("validation")
     streaming, backend = structured.get("streaming"), structured.get("backend")
-    policy = StructuredPolicy(
+    judging = StructuredPolicy(
         StreamDelivery(streaming) if streaming in set(StreamDelivery) else StreamDelivery.TRAILING,
         structured.get("repair") is True,
         frozenset({GrammarBackend(backend) if backend in set(GrammarBackend) else GrammarBackend.XGRAMMAR}),
     )
+    picking = (spec.get("routing") or {}).get("policy")
     return Resource(
         namespace=metadata["namespace"],
         name=metadata["name"],
         model=(spec.get("model") or {}).get("name") or metadata["name"],
         validation=ValidationMode(validation) if validation in set(ValidationMode) else default_validation,
         gated=(spec.get("warmup") or {}).get("policy", "Required") == "Required",
-        structured=policy,
+        structured=judging,
+        policy=PickPolicy(picking) if picking in set(PickPolicy) else None,
     )
 
 
@@ -112,12 +119,18 @@ def build_pools(
     """
     by_key: dict[tuple[str, str], Resource] = {}
     pools: dict[str, ModelPool] = {}
-    for manifest in resources:
+    for manifest in sorted(resources, key=_place):
         item = read_resource(manifest, default_validation)
         by_key[item.namespace, item.name] = item
         before = pools.get(item.model, ModelPool(item.model, item.validation, structured=item.structured))
         mode = max(before.validation, item.validation, key=STRICTNESS.index)
-        pools[item.model] = ModelPool(item.model, mode, structured=before.structured.joined(item.structured))
+        pools[item.model] = ModelPool(
+            item.model,
+            mode,
+            structured=before.structured.joined(item.structured),
+            # One pool has one policy: that of the first resource by name that states one.
+            policy=before.policy or item.policy,
+        )
     found: dict[str, list[Endpoint]] = {}
     for pod in pods:
         metadata = pod["metadata"]
@@ -131,6 +144,10 @@ def build_pools(
         pool = pools[model]
         pools[model] = replace(pool, endpoints=tuple(sorted(endpoints, key=lambda e: e.name)))
     return pools
+
+
+def _place(manifest: Manifest) -> tuple[str, str]:
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
