@@ -184,8 +184,9 @@ class RoutingSpec(Model):
 
     policy: RoutingPolicy | None = None
     """LeastOutstanding: to the pod with the fewest requests. PrefixHash: prompts with the same start go to
-    the same pod, where that start is cached. Session: requests of one session (header `x-session-id`, else the
-    field `user`) go to the same pod. Default: the gateway's setting routing.policy. Example: `PrefixHash`."""
+    the same pod, where that start is cached. Session: requests of one session (header `x-session-id`, else
+    the field `user`) go to the same pod. Default: the gateway's setting routing.policy.
+    Example: `PrefixHash`."""
 
 
 class RolloutStrategy(Model):
