@@ -138,6 +138,22 @@ class Breaker:
         self._count(self._transport, 0, now)
         return self._count(self._answers, blame.weight, now) if structured else False
 
+    def good(self, now: float, *, structured: bool) -> None:
+        """Count one try that went well: `record` of GOOD, in the fewest steps, as it is every request's."""
+        if self.state is not BreakerState.CLOSED:
+            return
+        track = self._transport
+        track.streak = 0
+        track.window.add(now)
+        if structured:
+            if self._trial is not None:
+                self._trial = None
+            track = self._answers
+            track.streak = 0
+            track.window.add(now)
+        elif track is self._trial:
+            self._trial = None
+
     def open(self, reason: str, *, covers_plain: bool, now: float) -> None:
         """Quarantine it for the time that its series has come to."""
         rules = self._rules

@@ -156,6 +156,9 @@ class ReplicaPool:
         if rules is None or not blamed:
             return Verdict.NOTHING
         blame = blame_of(outcome)
+        if blame is Blame.GOOD:
+            replica.breaker.good(now, structured=structured)
+            return Verdict.NOTHING
         if not replica.breaker.record(blame, now, structured=structured):
             return Verdict.NOTHING
         if (

@@ -14,11 +14,11 @@ class SlidingWindow:
     The window moves by a sixth at a time, so the sums cover between 5/6 of it and all of it.
     """
 
-    __slots__ = ("_cell", "_events", "_span", "_weights", "events", "weight")
+    __slots__ = ("_cell", "_cells_per_second", "_events", "_weights", "events", "weight")
 
     def __init__(self, seconds: float) -> None:
         """Start empty; `seconds` > 0."""
-        self._span = seconds / _CELLS
+        self._cells_per_second = _CELLS / seconds
         self._events = [0] * _CELLS
         self._weights = [0] * _CELLS
         self._cell = 0
@@ -27,19 +27,24 @@ class SlidingWindow:
 
     def add(self, now: float, events: int = 1, weight: int = 0) -> None:
         """Count at time `now` (monotonic seconds; an earlier time than the last counts as the last)."""
-        self.advance(now)
+        cell = int(now * self._cells_per_second)
+        if cell > self._cell:
+            self._move(cell)
         index = self._cell % _CELLS
         self._events[index] += events
-        self._weights[index] += weight
         self.events += events
-        self.weight += weight
+        if weight:
+            self._weights[index] += weight
+            self.weight += weight
 
     def advance(self, now: float) -> None:
         """Forget what is older than the window."""
-        cell = int(now / self._span)
+        cell = int(now * self._cells_per_second)
+        if cell > self._cell:
+            self._move(cell)
+
+    def _move(self, cell: int) -> None:
         passed = min(cell - self._cell, _CELLS)
-        if passed <= 0:
-            return
         for step in range(1, passed + 1):
             index = (self._cell + step) % _CELLS
             self.events -= self._events[index]
