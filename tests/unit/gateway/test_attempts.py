@@ -195,8 +195,10 @@ async def test_no_replica_is_to_blame_when_all_were_wrong() -> None:
     stage = Stage(known("a", "b"))
     for _ in range(100):
         await Run(_result("schema_violation"), _result("schema_violation"), stage=stage)()
-    assert stage.replica("a").breaker.is_closed
-    assert stage.replica("b").breaker.is_closed
+    for name in "ab":
+        assert stage.replica(name).breaker.is_closed
+        assert stage.replica(name).breaker.counts(stage.clock.now)[1] == 0
+        assert stage.replica(name).tries["schema_violation"] > 0
 
 
 async def test_a_second_replica_is_not_blamed_for_the_deadline_that_the_first_used_up() -> None:

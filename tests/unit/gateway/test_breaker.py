@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structuredllm_gateway.replicas.blame import BLAME, Blame, blame_of
@@ -111,6 +111,7 @@ def test_on_trial_the_next_failure_of_its_kind_is_enough_and_a_good_answer_ends_
     assert not breaker.record(Blame.SILENT, 61, structured=False)
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(st.floats(0, 30), st.integers(0, 2)),
@@ -132,6 +133,7 @@ def test_window_holds_the_last_seconds_and_no_more(steps: list[tuple[float, int]
         assert sum(within) <= window.weight <= sum(possible)
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.integers(0, 3)), max_size=300), st.floats(0, 1), st.floats(0, 5)
 )

@@ -61,11 +61,13 @@ async def _following(pods: Feed, rules: PoolRules | None = None) -> AsyncIterato
     source = _source(Feed(resource("toy", {})), pods)
     stage = Stage(source=source, rules=rules)
     running = asyncio.create_task(source.run())
-    await _until(lambda: source.snapshot().synced)
-    yield stage
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    try:
+        await _until(lambda: source.snapshot().synced)
+        yield stage
+    finally:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
 async def _until(reached: Any) -> None:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structuredllm_gateway.replicas.affinity import affinity_key, hash64
@@ -66,6 +66,7 @@ def test_only_the_keys_of_a_replica_that_leaves_move() -> None:
         assert (moved is home) == (home.name != "b")
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.sampled_from(_KEYS[:5]), max_size=200),
     st.integers(1, 8),
@@ -124,6 +125,7 @@ def test_key_is_the_same_in_every_process() -> None:
     assert hash64(b"session") == 0x24F89FA18D88A5B5
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=300))
 def test_no_body_breaks_the_search_for_a_key(body: bytes) -> None:
     for policy in PickPolicy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from structuredllm_gateway.replicas.breaker import BreakerState
@@ -130,6 +130,7 @@ _steps = st.tuples(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(_steps, max_size=200), st.floats(0, 0.99), st.booleans())
 def test_whatever_happens_somebody_gets_requests_while_anybody_serves(
     steps: list[tuple[str, str, float, str]], share: float, covers_plain: bool

@@ -79,11 +79,13 @@ async def _following(*verdicts: ProbeResult) -> AsyncIterator[World]:
     world = World(*verdicts)
     assert world.state is _GATED
     running = asyncio.create_task(world.source.run())
-    await until(lambda: world.slept)
-    yield world
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    try:
+        await until(lambda: world.slept)
+        yield world
+    finally:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
 async def test_an_endpoint_serves_once_its_burst_has_passed() -> None:
