@@ -1,7 +1,7 @@
 """Asks the gateways which engine pods they keep traffic from (GET :9090/debug/replicas).
 
 Owns the name lookup, the HTTP calls, the wire form and the short memory of the answer. The gateways write
-nothing into the cluster (docs/adr/0009), so every gateway behind one headless Service is asked.
+nothing into the cluster (docs/adr/0010), so every gateway behind one headless Service is asked.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -87,8 +88,9 @@ class Run:
         return self.stage.replica(name).tries
 
 
-_ONCE = {"grammar_rejected", "finish_abnormal"}
+_ONCE = {"grammar_rejected"}
 _ENFORCED = {"not_json", "schema_violation", "trailing_or_leading_text", "empty", "in_reasoning"}
+_ENFORCED |= {"finish_abnormal"}
 _UNANSWERED = {"connect_error", "timeout", "stream_error", "stream_aborted", "stream_empty"}
 
 
@@ -148,15 +150,7 @@ async def test_a_wrong_answer_is_not_asked_for_again_on_the_same_replica() -> No
 
 async def test_nothing_is_tried_after_the_deadline_of_the_request() -> None:
     run = Run(_result("timeout"), _result("ok"))
-    run.exchange = Exchange(
-        run.exchange.incoming,
-        run.exchange.request,
-        run.exchange.body,
-        run.exchange.pool,
-        None,
-        run.stage.clock.now,
-        run.record,
-    )
+    run.exchange = replace(run.exchange, deadline=run.stage.clock.now)
     assert (await run()).outcome is Outcome.TIMEOUT
 
 
@@ -192,7 +186,7 @@ async def test_the_replica_is_to_blame_when_another_one_did_the_same_right() -> 
 
 
 async def test_no_replica_is_to_blame_when_all_were_wrong() -> None:
-    stage = Stage(known("a", "b"))
+    stage = Stage(known("a", "b"), rules=PoolRules(retry_ratio=1))
     for _ in range(100):
         await Run(_result("schema_violation"), _result("schema_violation"), stage=stage)()
     for name in "ab":
@@ -218,6 +212,17 @@ async def test_a_second_replica_is_not_blamed_for_the_deadline_that_the_first_us
     assert stage.replica("a").breaker.counts(stage.clock.now)[3] >= 1
     assert stage.replica("b").breaker.counts(stage.clock.now)[3] == 0
     assert stage.replica("b").tries == {"timeout": 2}
+
+
+async def test_a_repair_is_one_try_that_blames_nobody_for_a_wrong_answer() -> None:
+    stage = Stage(known("a", "b"))
+    for _ in range(20):
+        run = Run(_result("not_json"), stage=stage)
+        run.exchange = replace(run.exchange, is_repair=True)
+        await run()
+        assert run.record.attempts == 1
+    assert stage.metric("upstream_attempts_total", model="toy", reason="repair") == 20
+    assert [stage.replica(name).breaker.counts(stage.clock.now)[1] for name in "ab"] == [0, 0]
 
 
 async def test_connect_errors_are_reported_to_discovery() -> None:

@@ -108,6 +108,7 @@ def test_prefix_key_is_the_start_of_the_prompt_alone() -> None:
     assert first is not None
     assert first == second != other
     assert _key(policy, {"prompt": "p"}) != _key(policy, {"prompt": "q"})
+    assert _key(policy, {"input": "p"}) == _key(policy, {"prompt": "p"})
     assert _key(policy, {"model": "m"}) is None
 
 

@@ -73,8 +73,8 @@ class Attempts:
                 self._record(exchange, pool, replica, result.outcome, structured=structured)
             elif following is None and weak is None:
                 # A model that had to be argued with is no sign of a broken engine.
-                blamed = not exchange.is_repair
-                self._roster.record(pool, replica, result.outcome, structured=structured, blamed=blamed)
+                certain = not exchange.is_repair
+                self._roster.record(pool, replica, result.outcome, structured=structured, blamed=certain)
             else:
                 weak = [*(weak or ()), (replica, result.outcome)]
             if following is None:

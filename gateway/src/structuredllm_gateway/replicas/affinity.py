@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from structuredllm_gateway.upstream.endpoints import PickPolicy
 
-_PROMPT = re.compile(rb'"(?:messages|prompt)"\s*:\s*')
+_PROMPT = re.compile(rb'"(?:messages|prompt|input)"\s*:\s*')
 # An escaped quote inside of a text cannot begin the name, and a schema's property `user` is no string.
 _USER = re.compile(rb'"user"\s*:\s*"((?:[^"\\]|\\.){1,256})"')
 
