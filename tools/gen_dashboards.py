@@ -257,6 +257,45 @@ GATEWAY_PANELS = (
         (Query(f"sum by (pod) (structuredllm_gateway_held_stream_bytes{{{NAMESPACE}}})", "{{pod}}"),),
         unit="bytes",
     ),
+    Panel(
+        "Discovery out of touch for",
+        "For how long the endpoints have been the last known ones.",
+        (Query(f"max by (pod) (structuredllm_gateway_discovery_stale_seconds{{{NAMESPACE}}})", "{{pod}}"),),
+        unit="s",
+    ),
+    Panel(
+        "Quarantined replicas",
+        "1 while a gateway keeps structured requests, or all, from the replica; /debug/replicas says why.",
+        (
+            Query(
+                f"max by (model, replica) (structuredllm_gateway_quarantine{{{GATEWAY}}}) > 0",
+                "{{model}} {{replica}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Quarantine events",
+        "Quarantines by the class that was one too many; released; withheld: none could be spared.",
+        (_rate("structuredllm_gateway_quarantine_events_total", GATEWAY, "model, reason"),),
+        unit="ops",
+    ),
+    Panel(
+        "Bursts of the gateway",
+        "Sent to end a quarantine or to gate a static endpoint, by verdict.",
+        (_rate("structuredllm_gateway_probe_bursts_total", GATEWAY, "model, verdict"),),
+        unit="ops",
+    ),
+    Panel(
+        "Retries not made",
+        "The retry budget was used up: failures are too large a share of the traffic for retries to help.",
+        (_rate("structuredllm_gateway_retry_budget_exhausted_total", GATEWAY, "model"),),
+        unit="ops",
+    ),
+    Panel(
+        "Requests waiting for a replica",
+        "No replica of their model is ready yet.",
+        (Query(f"sum by (pod) (structuredllm_gateway_waiting_requests{{{NAMESPACE}}})", "{{pod}}"),),
+    ),
 )
 
 ENGINE_PANELS = (

@@ -30,6 +30,10 @@ from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
 from structuredllm_gateway.relay.exchange import Route
 from structuredllm_gateway.relay.relay import Relay
+from structuredllm_gateway.replicas.recovery import Recovery
+from structuredllm_gateway.replicas.report import ReplicaReport
+from structuredllm_gateway.replicas.roster import Roster
+from structuredllm_gateway.replicas.rules import pool_rules
 from structuredllm_gateway.routes import completions, health, models
 from structuredllm_gateway.routes.response import RelayResponse
 from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
@@ -39,7 +43,7 @@ from structuredllm_gateway.telemetry.request_id import SCOPE_KEY
 from structuredllm_gateway.telemetry.waits import TimedUpstream
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
-from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
+from structuredllm_gateway.upstream.prober import BurstProbe, Probe
 
 
 class GatewayApp(FastAPI):
@@ -78,6 +82,8 @@ def create_app(
     rng: random.Random | None = None,
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     log: structlog.typing.FilteringBoundLogger | None = None,
+    wall_clock: Callable[[], float] = time.time,
+    probe: Probe | None = None,
 ) -> FastAPI:
     """Build the gateway.
 
@@ -87,8 +93,10 @@ def create_app(
         endpoints: where engines are; followed while the app runs.
         clock: monotonic seconds.
         rng: breaks ties when picking.
-        new_id: makes request ids.
+        new_id: makes request ids, and the seeds that make bursts cold.
         log: gets one line per request.
+        wall_clock: seconds since 1970, for what people read.
+        probe: decides whether a quarantine ends; default: a real burst.
 
     Returns:
         The app; `app.state.life` is its `LifeState`, `app.state.registry` its metrics registry.
@@ -103,11 +111,27 @@ def create_app(
         clock=clock,
         assumed_tokens=settings.auth.assumed_tokens,
     )
+    roster = Roster(
+        endpoints,
+        pool_rules(settings),
+        max_waiting=settings.warmup.max_waiting,
+        metrics=metrics,
+        clock=clock,
+        rng=chance,
+        log=logger,
+    )
+    metrics.watch(roster)
+    burst = probe if probe is not None else BurstProbe(settings.probe, new_id)
+    if isinstance(burst, BurstProbe):
+        burst.listen(
+            lambda model, verdict: metrics.probe_bursts.labels(metrics.model_label(model), verdict).inc()
+        )
+    recovery = Recovery(roster, burst, clock=clock, log=logger)
     relay = Relay(
         settings=settings,
         upstream=TimedUpstream(upstream, clock),
         endpoints=endpoints,
-        picker=LeastOutstandingPicker(chance),
+        roster=roster,
         metrics=metrics,
         clock=clock,
         log=logger,
@@ -115,10 +139,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        running = [asyncio.create_task(endpoints.run())]
-        running[0].add_done_callback(lambda task: _report_end(task, logger))
+        parts = [endpoints.run(), recovery.run()]
         if keys is not None:
-            running.append(asyncio.create_task(keys.run(every(settings.auth.reload_seconds))))
+            parts.append(keys.run(every(settings.auth.reload_seconds)))
+        running = [asyncio.create_task(part) for part in parts]
+        for task in running:
+            task.add_done_callback(lambda task: _report_end(task, logger))
         try:
             yield
         finally:
@@ -138,10 +164,13 @@ def create_app(
     )
     app.state.life = life
     app.state.registry = metrics.registry
+    app.state.replicas = ReplicaReport(
+        roster, clock=clock, wall_clock=wall_clock, slow_start=settings.routing.slow_start_seconds
+    )
     app.state.connections = metrics.connections
     app.include_router(completions.build_router(relay, settings.limits))
     app.include_router(models.build_router(endpoints))
-    app.include_router(health.build_router(endpoints, lambda: life.draining))
+    app.include_router(health.build_router(endpoints, lambda: life.draining, roster.stale_seconds))
     entrance = partial(
         Entrance,
         gatekeeper=gatekeeper,
@@ -190,6 +219,12 @@ def registry_of(app: FastAPI) -> CollectorRegistry:
     return registry
 
 
+def replicas_of(app: FastAPI) -> ReplicaReport:
+    """Return the report on the replicas of an app made by `create_app`."""
+    report: ReplicaReport = app.state.replicas
+    return report
+
+
 def _answer_in_openai_shape(app: FastAPI) -> None:
     """Replace the framework's own error bodies (404, 405, 422, 500)."""
 
@@ -227,6 +262,6 @@ def _answer_in_openai_shape(app: FastAPI) -> None:
 
 
 def _report_end(task: asyncio.Task[None], log: structlog.typing.FilteringBoundLogger) -> None:
-    """A discovery that has ended by itself would leave the gateway blind: say so, loudly."""
+    """A part that has ended by itself would leave the gateway blind: say so, loudly."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("discovery_ended", error=repr(error))
+        log.error("background_ended", error=repr(error))

@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import tempfile
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,12 +27,14 @@ from structuredllm_gateway.keys.hashing import hash_key_command
 from structuredllm_gateway.server.process import GatewayServer
 from structuredllm_gateway.server.supervisor import Supervisor
 from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace
-from structuredllm_gateway.settings import DiscoveryMode, Settings
+from structuredllm_gateway.settings import DiscoveryMode, ProbeSettings, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
 from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
 from structuredllm_gateway.upstream.http1 import Http1Client
-from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints
+from structuredllm_gateway.upstream.prober import BurstProbe, Probe
+from structuredllm_gateway.upstream.reachable import is_reachable
+from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints, StaticGate
 
 
 class CommandLine(Settings):
@@ -103,7 +106,8 @@ async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
     log = get_logger("gateway") if place is None else get_logger("gateway").bind(worker=place.number)
     rng = random.Random()  # noqa: S311 - jitter and ties, no secret
     check_chosen(settings.auth)
-    endpoints = await _endpoints(settings, log, rng)
+    probe = BurstProbe(settings.probe, lambda: uuid.uuid4().hex)
+    endpoints = await _endpoints(settings, probe, log, rng)
     if settings.check_config:
         keys = key_file_of(settings.auth, log)
         if keys is not None and keys.is_stale:
@@ -111,7 +115,7 @@ async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
         print("structuredllm-gateway: the configuration is valid")
         return 0
     upstream = Http1Client.of(settings.upstream)
-    app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log)
+    app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log, probe=probe)
     server = GatewayServer(app, settings.server, log, limits=settings.limits, place=place)
     server.install_signals()
     await server.serve()
@@ -119,11 +123,11 @@ async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
 
 
 async def _endpoints(
-    settings: Settings, log: structlog.typing.FilteringBoundLogger, rng: random.Random
+    settings: Settings, probe: Probe, log: structlog.typing.FilteringBoundLogger, rng: random.Random
 ) -> EndpointSource:
     discovery, default = settings.discovery, settings.validation.default_mode
     if discovery.mode is DiscoveryMode.STATIC:
-        return StaticEndpoints(
+        listed = [
             StaticEndpoint(
                 item.model,
                 str(item.url),
@@ -136,11 +140,28 @@ async def _endpoints(
                 ),
             )
             for item in discovery.static_endpoints
-        )
+        ]
+        return StaticEndpoints(listed, _gate(settings.probe, probe, log, rng))
     return await kubernetes.connect(
         kubeconfig=discovery.kubeconfig,
         namespace=discovery.namespace,
         default_validation=default,
+        log=log,
+        rng=rng,
+    )
+
+
+def _gate(
+    settings: ProbeSettings, probe: Probe, log: structlog.typing.FilteringBoundLogger, rng: random.Random
+) -> StaticGate | None:
+    if not settings.static_gate:
+        return None
+    return StaticGate(
+        probe=probe,
+        is_reachable=is_reachable,
+        retry_seconds=settings.retry_seconds,
+        max_retry_seconds=settings.max_retry_seconds,
+        health_seconds=settings.health_seconds,
         log=log,
         rng=rng,
     )

@@ -15,7 +15,12 @@ from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, PlainSerializer, 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from structuredllm_gateway.admission.rules import Limits
-from structuredllm_gateway.upstream.endpoints import GrammarBackend, StreamDelivery, ValidationMode
+from structuredllm_gateway.upstream.endpoints import (
+    GrammarBackend,
+    PickPolicy,
+    StreamDelivery,
+    ValidationMode,
+)
 
 _Url = Annotated[AnyHttpUrl, PlainSerializer(str)]
 
@@ -192,6 +197,123 @@ class UpstreamSettings(_Group):
     )
 
 
+class RetrySettings(_Group):
+    """How much of the traffic retries may be; how often one request may be tried is upstream.max_attempts."""
+
+    budget_ratio: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="Retries as a share of a model's requests of the last 10 s; more would turn one slow "
+        "replica into an overload of all.",
+    )
+    budget_min_per_second: float = Field(
+        default=3.0,
+        ge=0,
+        description="Retries a second that are always allowed, for models with few requests.",
+    )
+
+
+class RoutingSettings(_Group):
+    """Which replica gets a request."""
+
+    policy: PickPolicy = Field(
+        default=PickPolicy.LEAST_OUTSTANDING,
+        description="LeastOutstanding, PrefixHash or Session, for models whose resource states none.",
+    )
+    prefix_bytes: int = Field(
+        default=512, ge=16, le=65536, description="PrefixHash: how much of the prompt's start counts."
+    )
+    session_header: str = Field(
+        default="x-session-id",
+        pattern=r"^[a-z0-9-]{1,64}$",
+        description="Session: header (lower case) that names one; without it the request's `user` does.",
+    )
+    load_factor: float = Field(
+        default=1.25,
+        ge=1,
+        description="PrefixHash and Session: a replica with more than this multiple of the mean load is "
+        "passed over.",
+    )
+    slow_start_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description="How long the share of a replica grows that has just become ready; 0 = all at once.",
+    )
+    slow_start_least: float = Field(
+        default=0.1, gt=0, le=1, description="Part of its fair share that a new replica begins with."
+    )
+
+
+class QuarantineScope(StrEnum):
+    """What a replica is kept away from because of wrong structured answers."""
+
+    STRUCTURED_ONLY = "StructuredOnly"
+    ALL = "All"
+
+
+class QuarantineSettings(_Group):
+    """When a replica is kept away from traffic: from all of it when it does not answer at all."""
+
+    enabled: bool = Field(default=True, description="Whether replicas are ever quarantined.")
+    scope: QuarantineScope = Field(
+        default=QuarantineScope.STRUCTURED_ONLY,
+        description="StructuredOnly: an engine whose structured output is broken still serves the rest.",
+    )
+    consecutive_failures: int = Field(
+        default=3, ge=1, le=100, description="Failures in a row; a wrong but complete answer counts half."
+    )
+    failure_ratio: float = Field(
+        default=0.1, gt=0, le=1, description="Share of failures in the window, with min_requests in it."
+    )
+    window_seconds: float = Field(default=60.0, ge=1, le=3600, description="Window of the failure ratio.")
+    min_requests: int = Field(default=20, ge=1, description="Fewest requests in the window for the ratio.")
+    base_seconds: float = Field(
+        default=30.0, ge=1, description="The first quarantine; each one after it lasts twice as long."
+    )
+    max_seconds: float = Field(default=600.0, ge=1, description="The longest quarantine.")
+    max_share: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        description="Largest share of a model's replicas that may be quarantined at once; one may always be, "
+        "the last one never.",
+    )
+
+
+class WarmupSettings(_Group):
+    """What requests get while no replica of their model is ready."""
+
+    max_wait_seconds: float = Field(
+        default=10.0, ge=0, description="How long a request waits for a first replica; then 503."
+    )
+    max_waiting: int = Field(
+        default=256, ge=0, description="Requests that may wait, of all models; the next one gets 503 at once."
+    )
+
+
+class ProbeSettings(_Group):
+    """The gateway's own cold structured burst: it gates static endpoints and ends quarantines."""
+
+    static_gate: bool = Field(
+        default=True,
+        description="Static endpoints serve only once they have passed the burst, at the start and after "
+        "every time they were away.",
+    )
+    requests: int = Field(default=24, ge=1, le=1000, description="Requests of a burst.")
+    concurrency: int = Field(
+        default=24, ge=1, le=1000, description="In flight at once; must exceed the engines' pipeline depth."
+    )
+    timeout_seconds: float = Field(default=120.0, gt=0, le=3600, description="Limit of a whole burst.")
+    retry_seconds: float = Field(
+        default=5.0, gt=0, description="First pause after a failed burst on a static endpoint; it doubles."
+    )
+    max_retry_seconds: float = Field(default=60.0, gt=0, description="Longest such pause.")
+    health_seconds: float = Field(
+        default=2.0, gt=0, description="How often a static endpoint is looked at, to see that it was away."
+    )
+
+
 class LimitSettings(_Group):
     """What clients may occupy."""
 
@@ -340,6 +462,11 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     upstream: UpstreamSettings = UpstreamSettings()
+    retries: RetrySettings = RetrySettings()
+    routing: RoutingSettings = RoutingSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    warmup: WarmupSettings = WarmupSettings()
+    probe: ProbeSettings = ProbeSettings()
     limits: LimitSettings = LimitSettings()
     validation: ValidationSettings = ValidationSettings()
     admission: AdmissionSettings = AdmissionSettings()

@@ -19,6 +19,7 @@ from structuredllm_operator.metrics import Metrics
 from structuredllm_operator.observe import observe
 from structuredllm_operator.plan.observed import Observed
 from structuredllm_operator.plan.plan import Plan, make_plan
+from structuredllm_operator.quarantine_source import QuarantineSource
 from structuredllm_operator.report import make_report
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Controller:
         monotonic: clock for durations, seconds.
         resync_seconds: a resource is looked at again after this time, whatever happened.
         gateway_url: goes to status.url; empty for the engine's own Service.
+        quarantines: asks the gateways which pods they keep traffic from; None without gateways.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Controller:
         monotonic: Callable[[], float],
         resync_seconds: float,
         gateway_url: str = "",
+        quarantines: QuarantineSource | None = None,
     ) -> None:
         self._client = client
         self._engines = engines
@@ -64,6 +67,7 @@ class Controller:
         self._monotonic = monotonic
         self._resync_seconds = resync_seconds
         self._gateway_url = gateway_url
+        self._quarantines = quarantines
 
     async def reconcile(self, key: ResourceKey) -> float | None:
         """Reconcile one resource; returns the seconds until the next look, None when it is gone.
@@ -87,7 +91,7 @@ class Controller:
 
     async def _reconcile(self, key: ResourceKey) -> float | None:
         namespace, name = key
-        observed = await observe(self._client, self._engines, namespace, name)
+        observed = await observe(self._client, self._engines, namespace, name, self._quarantines)
         if observed is None or observed.deleting:
             self._runner.keep(key, ())
             if observed is None:

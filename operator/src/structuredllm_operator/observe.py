@@ -23,14 +23,27 @@ from structuredllm_operator.plan.observed import (
     Gate,
     Observed,
     Pod,
+    Quarantine,
     Termination,
 )
+from structuredllm_operator.quarantine_source import QuarantineSource
 
 
 async def observe(
-    client: KubeClient, engines: EngineInfoSource, namespace: str, name: str
+    client: KubeClient,
+    engines: EngineInfoSource,
+    namespace: str,
+    name: str,
+    quarantines: QuarantineSource | None = None,
 ) -> Observed | None:
     """Return the snapshot, or None when the resource does not exist.
+
+    Args:
+        client: the API server.
+        engines: asks engines what they run.
+        namespace: of the resource.
+        name: of the resource.
+        quarantines: asks the gateways; None = there are none to ask.
 
     Raises:
         KubeError: a read failed; the caller tries again later.
@@ -45,6 +58,7 @@ async def observe(
     listed = await client.list(POD, namespace, label_selector=selector_string(name))
     pods = tuple(sorted((to_pod(body) for body in listed), key=lambda pod: (pod.name, pod.uid)))
     live = [pod for pod in pods if pod.live_container and pod.ip and not pod.terminating]
+    said = await quarantines.fetch() if quarantines is not None else None
     reports = await asyncio.gather(*(engines.fetch(pod) for pod in live))
     by_kind = {
         kind.kind: child for kind, child in zip(CHILD_KINDS, children, strict=True) if child is not None
@@ -55,6 +69,13 @@ async def observe(
         deployment=to_deployment(by_kind.get(DEPLOYMENT.kind)),
         pods=pods,
         engines={pod.uid: report for pod, report in zip(live, reports, strict=True)},
+        quarantined=None
+        if said is None
+        else {
+            pod.uid: found
+            for pod in pods
+            if (found := said.get((namespace, pod.name, pod.container_id))) is not None
+        },
     )
 
 
@@ -66,6 +87,7 @@ def _snapshot(
     deployment: Deployment | None = None,
     pods: tuple[Pod, ...] = (),
     engines: Mapping[str, EngineReport] | None = None,
+    quarantined: Mapping[str, Quarantine] | None = None,
 ) -> Observed:
     metadata = resource["metadata"]
     return Observed(
@@ -80,6 +102,7 @@ def _snapshot(
         deployment=deployment,
         pods=pods,
         engines=engines or {},
+        quarantined=quarantined,
     )
 
 

@@ -20,6 +20,7 @@ from structuredllm_operator.plan.failures import Failure, find_failure
 from structuredllm_operator.plan.gate import GateWrite
 from structuredllm_operator.plan.observed import EngineInfo, Gate, Observed, Pod
 from structuredllm_operator.plan.plan import Plan
+from structuredllm_operator.plan.quarantine import quarantined
 from structuredllm_operator.plan.topology import Finding
 
 _GATE_FAILURES: Final = (
@@ -45,7 +46,7 @@ _WORKLOAD_ORDER: Final = (
     Reason.REPLICA_FAILURE,
     Reason.PENDING,
 )
-_PASSING: Final = frozenset({Reason.PENDING, *_GATE_ORDER[-3:], Reason.NOT_REPORTED})
+_PASSING: Final = frozenset({Reason.PENDING, *_GATE_ORDER[-3:], Reason.NOT_REPORTED, Reason.NONE_QUARANTINED})
 """Reasons that time alone can cure: they do not outrank a real failure."""
 
 _GATE_CURES: Final[Mapping[str, str]] = {
@@ -166,6 +167,8 @@ def _conditions(observed: Observed, plan: Plan, pods: list[Pod], current: list[P
     serving = sum(pod.serving for pod in current)
     yield _ready(spec, parts, serving)
     yield _progressing(observed, spec, len(pods), len(current), serving)
+    if observed.quarantined is not None:
+        yield quarantined(pods, observed.quarantined)
 
 
 def _workload(observed: Observed, spec: StructuredLLMSpec, current: list[Pod]) -> Condition:
@@ -347,7 +350,8 @@ def _events(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) 
             continue
         if one["type"] not in before and one["reason"] in _PASSING:
             continue
-        warning = one["status"] == FALSE and one["reason"] not in (*_PASSING, Reason.ROLLOUT_COMPLETE)
+        bad = TRUE if one["type"] == api.QUARANTINED else FALSE
+        warning = one["status"] == bad and one["reason"] not in (*_PASSING, Reason.ROLLOUT_COMPLETE)
         notes.append(
             EventNote(
                 "Warning" if warning else "Normal",

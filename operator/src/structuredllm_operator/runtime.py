@@ -26,6 +26,7 @@ from structuredllm_operator.handlers.registry import build_registry, build_setti
 from structuredllm_operator.kube.client import KubeClient
 from structuredllm_operator.metrics import Metrics
 from structuredllm_operator.prober import Prober
+from structuredllm_operator.quarantine_source import HttpQuarantines
 from structuredllm_operator.settings import Settings
 from structuredllm_operator.work_queue import WorkQueue
 
@@ -97,9 +98,21 @@ def _build(
         monotonic=time.monotonic,
         resync_seconds=settings.resync_seconds,
         gateway_url=settings.gateway_url,
+        quarantines=_quarantines(settings, http),
     )
     queue = WorkQueue(controller.reconcile, workers=settings.workers, jitter=lambda: chance.uniform(0.9, 1.1))
     return queue, runner
+
+
+def _quarantines(settings: Settings, http: httpx.AsyncClient) -> HttpQuarantines | None:
+    if not settings.gateway_metrics_url:
+        return None
+    return HttpQuarantines(
+        http,
+        settings.gateway_metrics_url,
+        timeout_seconds=settings.info_timeout_seconds,
+        monotonic=time.monotonic,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     """Path of a kubeconfig; empty for the pod's own service account."""
     gateway_url: str = ""
     """Base URL of the gateway for status.url; empty for the engine's own Service."""
+    gateway_metrics_url: str = ""
+    """Base URL of the gateways' metrics port; all addresses of its host are asked which pods are quarantined.
+    Empty: none is asked, and there is no condition Quarantined."""
     resync_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """Seconds after which a resource is looked at without an event: the bound on how long drift lasts."""
     workers: Annotated[int, Field(ge=1, le=64)] = 4

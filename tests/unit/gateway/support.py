@@ -59,13 +59,31 @@ async def until(reached: Callable[[], object]) -> None:
 
 
 class FixedEndpoints:
-    """An endpoint source that a test sets by hand."""
+    """An endpoint source that a test sets by hand, by setting `view`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.view = snapshot
+        self._view = snapshot
+        self._listeners: list[Callable[[], None]] = []
+        self.suspected: list[str] = []
+
+    @property
+    def view(self) -> Snapshot:
+        return self._view
+
+    @view.setter
+    def view(self, changed: Snapshot) -> None:
+        self._view = changed
+        for listener in self._listeners:
+            listener()
 
     def snapshot(self) -> Snapshot:
-        return self.view
+        return self._view
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        self._listeners.append(changed)
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        self.suspected.append(endpoint.name)
 
     async def run(self) -> None:
         await asyncio.Event().wait()

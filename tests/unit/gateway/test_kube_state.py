@@ -10,6 +10,7 @@ from structuredllm_gateway.upstream.endpoints import (
     Endpoint,
     EndpointState,
     GrammarBackend,
+    PickPolicy,
     StreamDelivery,
     StructuredPolicy,
     ValidationMode,
@@ -73,6 +74,26 @@ def test_address_and_port_follow_the_pod() -> None:
 def test_resource(spec: dict[str, Any], model: str, validation: ValidationMode, gated: bool) -> None:
     found = read_resource(resource("toy", spec), ValidationMode.ENFORCE)
     assert (found.model, found.validation, found.gated) == (model, validation, gated)
+
+
+def test_policy_is_the_resources_or_the_first_of_a_shared_pool() -> None:
+    stated = [
+        resource("b", {"model": {"name": "m"}, "routing": {"policy": "Session"}}),
+        resource("a", {"model": {"name": "m"}, "routing": {"policy": "PrefixHash"}}),
+        resource("c", {"model": {"name": "m"}}),
+        resource("d", {"routing": {"policy": "newer than this gateway"}}),
+    ]
+    for order in (stated, stated[::-1]):
+        pools = build_pools(order, [pod("p", owner="a")], ValidationMode.ENFORCE)
+        assert pools["m"].policy is PickPolicy.PREFIX_HASH
+        assert [one.name for one in pools["m"].endpoints] == ["p"]
+        assert pools["d"].policy is None
+
+
+def test_what_is_known_of_a_pod_is_bound_to_its_container() -> None:
+    found = pod_endpoint(pod("p"), gated=True)
+    assert found is not None
+    assert (found.namespace, found.incarnation) == ("ns", RUNNING)
 
 
 def test_pools_join_pods_to_their_resource_by_namespace_and_label() -> None:

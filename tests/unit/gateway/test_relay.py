@@ -284,7 +284,8 @@ async def test_no_serving_replica_is_a_503_with_retry_after() -> None:
         for state in (EndpointState.GATED, EndpointState.TERMINATING)
     )
     view = Snapshot({"toy": ModelPool("toy", ValidationMode.ENFORCE, gone)}, synced=True)
-    async with gateway(FixedEndpoints(view)) as run:
+    settings = settings_with(warmup={"max_wait_seconds": 0})
+    async with gateway(FixedEndpoints(view), settings) as run:
         answer = await run.ask(plain())
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "no_serving_replica"

@@ -60,6 +60,25 @@ async def test_version_and_openapi_are_served() -> None:
         assert {"/v1/chat/completions", "/v1/completions", "/v1/models"} <= set(paths)
 
 
+async def test_replicas_are_shown_on_the_metrics_port_only() -> None:
+    async with FakeEngine() as engine:
+        settings = settings_with(
+            server={"host": "127.0.0.1", "port": 0, "metrics_port": 0, "drain_delay_seconds": 0}
+        )
+        async with (
+            _server(pool_of(engine), settings) as (_, api, metrics),
+            httpx.AsyncClient(transport=AiohttpTransport(verify=False)) as http,
+        ):
+            assert (await http.post(f"{api}/v1/chat/completions", json=plain())).status_code == 200
+            shown = (await http.get(f"{metrics}/debug/replicas")).json()
+            assert [(one["model"], one["replica"], one["state"]) for one in shown["replicas"]] == [
+                ("toy", "r0", "serving")
+            ]
+            assert shown["replicas"][0]["tries"] == {"plain": 1}
+            assert shown["replicas"][0]["quarantine"]["state"] == "closed"
+            assert (await http.get(f"{api}/debug/replicas")).status_code == 404
+
+
 @asynccontextmanager
 async def _server(
     source: FixedEndpoints, settings: Settings

@@ -1,4 +1,4 @@
-"""Picking, retrying, static endpoints."""
+"""Retrying by class, static endpoints without a gate."""
 
 from __future__ import annotations
 
@@ -6,49 +6,38 @@ import pytest
 
 from structuredllm_gateway.errors import SettingsError
 from structuredllm_gateway.upstream.endpoints import Endpoint, ValidationMode
-from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
-from structuredllm_gateway.upstream.retry import is_retryable
+from structuredllm_gateway.upstream.retry import REPEAT, is_answered, is_retryable
 from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints
 from structuredllm_gateway.validation.outcomes import Outcome
-from tests.unit.gateway.support import seeded
 
-_A, _B, _C = (Endpoint(name, f"http://{name}") for name in "abc")
-
-
-def test_least_outstanding_wins_and_leases_are_given_back() -> None:
-    picker = LeastOutstandingPicker(seeded())
-    with picker.lease(_A), picker.lease(_A), picker.lease(_B):
-        assert picker.pick([_A, _B, _C]) == _C
-        assert picker.pick([_A, _B]) == _B
-        assert picker.pick([_A, _B], exclude={"b"}) == _A
-        assert picker.outstanding(_A) == 2
-    assert picker.outstanding(_A) == 0
-    assert picker.pick([], exclude={"b"}) is None
-    assert picker.pick([_A], exclude={"a"}) is None
+_ALWAYS_ONCE = {"grammar_rejected"}
+_ENFORCE_ONCE = {"not_json", "schema_violation", "trailing_or_leading_text", "empty"}
+_ENFORCE_ONCE |= {"in_reasoning", "finish_abnormal"}
+_UNANSWERED = {"connect_error", "timeout", "stream_error", "stream_aborted", "stream_empty"}
 
 
-def test_ties_are_broken_at_random() -> None:
-    picker = LeastOutstandingPicker(seeded())
-    assert {picker.pick([_A, _B, _C]) for _ in range(50)} == {_A, _B, _C}
-
-
-def _retryable(
-    outcome: Outcome, mode: ValidationMode, status: int | None = 200, committed: bool = False
-) -> bool:
-    return is_retryable(outcome, mode=mode, committed=committed, upstream_status=status)
+def _retryable(outcome: str, mode: ValidationMode, status: int | None = 200, **more: bool) -> bool:
+    given = {"committed": False, **more}
+    return is_retryable(outcome, mode=mode, upstream_status=status, **given)
 
 
 @pytest.mark.parametrize("mode", list(ValidationMode))
 def test_retry_matrix(mode: ValidationMode) -> None:
-    always = {Outcome.GRAMMAR_REJECTED, Outcome.CONNECT_ERROR, Outcome.TIMEOUT}
-    always |= {Outcome.STREAM_ERROR, Outcome.STREAM_ABORTED, Outcome.STREAM_EMPTY}
-    faults = {Outcome.NOT_JSON, Outcome.SCHEMA_VIOLATION, Outcome.TRAILING_OR_LEADING_TEXT, Outcome.EMPTY}
-    faults |= {Outcome.IN_REASONING, Outcome.FINISH_ABNORMAL}
-    expected = always | (faults if mode is ValidationMode.ENFORCE else set())
-    assert {o for o in Outcome if _retryable(o, mode)} == expected
-    assert not any(_retryable(o, mode, committed=True) for o in Outcome)
-    assert _retryable(Outcome.UPSTREAM_5XX, mode, 503)
-    assert not _retryable(Outcome.UPSTREAM_5XX, mode, 500)
+    classes = {*REPEAT, *(outcome.value for outcome in Outcome)}
+    enforced = _ENFORCE_ONCE if mode is ValidationMode.ENFORCE else set()
+    assert {o for o in classes if _retryable(o, mode)} == _ALWAYS_ONCE | _UNANSWERED | enforced
+    # Nothing is taken back that the client has seen a byte of.
+    assert not any(_retryable(o, mode, status, committed=True) for o in classes for status in (200, 503))
+    # A second wrong answer is the last one; what was never answered may go on.
+    assert {o for o in classes if _retryable(o, mode, asked_again=True)} == _UNANSWERED
+    assert _retryable("upstream_5xx", mode, 503)
+    assert not _retryable("upstream_5xx", mode, 500)
+    for refused in ("upstream_4xx", "schema_rejected", "truncated", "ok", "plain", "client_closed"):
+        assert not _retryable(refused, mode, 503)
+
+
+def test_classes_of_wrong_answers_are_told_from_those_of_none() -> None:
+    assert {o for o in REPEAT if is_answered(o)} == _ALWAYS_ONCE | _ENFORCE_ONCE
 
 
 def test_static_endpoints_are_pooled_by_model_with_the_strictest_mode() -> None:

@@ -21,6 +21,7 @@ from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEnd
 from structuredllm_gateway.keys.errors import KeyRefusedError
 from structuredllm_gateway.openai.errors import error_bytes
 from structuredllm_gateway.openai.requests import parse_completion_request
+from structuredllm_gateway.relay.attempts import Attempts
 from structuredllm_gateway.relay.delivery import (
     EVENT_STREAM,
     STREAM_HEADERS,
@@ -43,12 +44,11 @@ from structuredllm_gateway.relay.exchange import (
 from structuredllm_gateway.relay.raw_text import wanted_chars
 from structuredllm_gateway.relay.repair import UNDER_WAY, repaired_exchange
 from structuredllm_gateway.relay.tries import Tries
+from structuredllm_gateway.replicas.roster import Roster
 from structuredllm_gateway.settings import Settings
 from structuredllm_gateway.telemetry.metrics import Metrics
 from structuredllm_gateway.upstream.client import UpstreamClient
-from structuredllm_gateway.upstream.endpoints import Endpoint, EndpointSource, ModelPool
-from structuredllm_gateway.upstream.picker import LeastOutstandingPicker
-from structuredllm_gateway.upstream.retry import is_retryable
+from structuredllm_gateway.upstream.endpoints import EndpointSource, ModelPool
 from structuredllm_gateway.validation.outcomes import Outcome
 from structuredllm_gateway.validation.validators import ValidatorCache
 
@@ -62,7 +62,7 @@ class Relay:
         settings: Settings,
         upstream: UpstreamClient,
         endpoints: EndpointSource,
-        picker: LeastOutstandingPicker,
+        roster: Roster,
         metrics: Metrics,
         clock: Callable[[], float],
         log: structlog.typing.FilteringBoundLogger,
@@ -70,11 +70,11 @@ class Relay:
         """Take the ports; `clock` is monotonic seconds."""
         self._settings = settings
         self._endpoints = endpoints
-        self._picker = picker
         self._metrics = metrics
         self._clock = clock
         self._log = log
-        self._tries = Deliveries(Tries(upstream, settings.upstream, clock))
+        tries = Deliveries(Tries(upstream, settings.upstream, clock))
+        self._attempts = Attempts(roster, tries, settings=settings, metrics=metrics, clock=clock)
         self._held = HeldBytes(
             settings.validation.max_held_bytes,
             settings.validation.max_held_bytes_total,
@@ -132,7 +132,14 @@ class Relay:
         record.warnings.extend(request.warnings)
         incoming.visit.model = self._metrics.model_label(request.model)
         incoming.visit.grant.admit(request.model, body)
-        pool = self._endpoints.snapshot().pools.get(request.model)
+        view = self._endpoints.snapshot()
+        pool = view.pools.get(request.model)
+        if pool is None and not view.synced:
+            raise NoEndpointError(
+                "The gateway has just started and does not know yet which models there are. Try again later.",
+                code="discovering",
+                retry_after_seconds=self._settings.limits.retry_after_seconds,
+            )
         if pool is None:
             raise ModelNotFoundError(
                 f"The model {request.model[:128]!r} does not exist here; GET /v1/models lists those that do.",
@@ -171,79 +178,18 @@ class Relay:
             held.clear()
 
     async def _tried_and_repaired(self, exchange: Exchange, sink: Sink) -> TryResult:
-        result = await self._tried(exchange, sink)
+        result = await self._attempts.run(exchange, sink)
         repaired = repaired_exchange(exchange, result, self._clock())
         if repaired is None:
             return result
         record = exchange.record
         record.repair = UNDER_WAY
         record.retried_for.append(result.outcome.value)
-        result = await self._tried(repaired, sink)
+        result = await self._attempts.run(repaired, sink)
         record.repair = result.outcome.value
         model = self._metrics.model_label(exchange.request.model)
         self._metrics.repairs.labels(model, record.repair).inc()
         return result
-
-    async def _tried(self, exchange: Exchange, sink: Sink) -> TryResult:
-        """Try, and where the class allows it try again on a replica that was not asked yet."""
-        record, tried = exchange.record, set[str]()
-        reason = "repair" if exchange.is_repair else "first"
-        result: TryResult | None = None
-        while True:
-            endpoint = self._picker.pick(self._serving(exchange), exclude=tried)
-            if endpoint is None and result is not None and result.outcome is Outcome.CONNECT_ERROR:
-                # An engine closes an idle connection in the moment in which it is used again: with no
-                # other replica a new connection to the same one is the cure, and no answer was begun.
-                endpoint = self._picker.pick(self._serving(exchange))
-            if endpoint is None:
-                if result is None:
-                    raise self._no_endpoint(exchange)
-                return result
-            if result is not None:
-                record.retried_for.append(reason)
-            tried.add(endpoint.name)
-            record.attempts += 1
-            record.replica = endpoint.name
-            model = self._metrics.model_label(exchange.request.model)
-            self._metrics.upstream_attempts.labels(model, reason).inc()
-            with self._picker.lease(endpoint):
-                if exchange.request.stream:
-                    result = await self._tries.stream(exchange, endpoint, sink)
-                else:
-                    result = await self._tries.whole(exchange, endpoint)
-            if result.outcome is Outcome.GRAMMAR_REJECTED:
-                record.fsm_errors += 1
-                replica = self._metrics.replica_label(endpoint.name)
-                schema = self._metrics.schema_label(record.schema_key)
-                self._metrics.fsm_errors.labels(model, replica, schema, exchange.pool.backend).inc()
-            if not self._may_retry(exchange, result):
-                return result
-            reason = result.outcome.value
-
-    def _serving(self, exchange: Exchange) -> tuple[Endpoint, ...]:
-        # Read anew for each try: a replica that went away since the first is not asked.
-        pool = self._endpoints.snapshot().pools.get(exchange.request.model)
-        return () if pool is None else pool.serving
-
-    def _may_retry(self, exchange: Exchange, result: TryResult) -> bool:
-        if exchange.is_repair or exchange.record.attempts >= self._settings.upstream.max_attempts:
-            return False
-        if self._clock() >= exchange.deadline:
-            return False
-        return is_retryable(
-            result.outcome,
-            mode=exchange.mode,
-            committed=result.committed,
-            upstream_status=result.upstream_status,
-        )
-
-    def _no_endpoint(self, exchange: Exchange) -> NoEndpointError:
-        model = exchange.request.model
-        return NoEndpointError(
-            f"No replica of {model!r} is serving now: none is ready and has passed the structured gate. "
-            "Try again later.",
-            retry_after_seconds=self._settings.limits.no_endpoint_retry_after_seconds,
-        )
 
     async def _sent(self, exchange: Exchange, result: TryResult, sink: Sink) -> None:
         record = exchange.record

@@ -16,8 +16,10 @@ from structuredllm_gateway import __version__
 from structuredllm_gateway.upstream.endpoints import EndpointSource
 
 
-def build_router(endpoints: EndpointSource, is_draining: Callable[[], bool]) -> APIRouter:
-    """Return the routes; `is_draining` is asked each time."""
+def build_router(
+    endpoints: EndpointSource, is_draining: Callable[[], bool], stale_seconds: Callable[[], float]
+) -> APIRouter:
+    """Return the routes; `is_draining` and `stale_seconds` are asked each time."""
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz", include_in_schema=False)
@@ -34,7 +36,9 @@ def build_router(endpoints: EndpointSource, is_draining: Callable[[], bool]) -> 
         status = "draining" if is_draining() else "ok" if view.synced else "discovering"
         detail = {
             "status": status,
+            # Endpoints are then the last known ones: the gateway goes on with them.
             "stale": view.stale,
+            "stale_seconds": round(stale_seconds(), 1),
             "models": len(view.pools),
             "serving": sum(len(pool.serving) for pool in view.pools.values()),
         }

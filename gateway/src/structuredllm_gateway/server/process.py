@@ -19,8 +19,9 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from structuredllm_gateway.app import LifeState, registry_of
+from structuredllm_gateway.app import LifeState, registry_of, replicas_of
 from structuredllm_gateway.routes.metrics import create_metrics_app
+from structuredllm_gateway.routes.replicas import replicas_route
 from structuredllm_gateway.server.bounds import Bounds, Connections
 from structuredllm_gateway.server.protocol import BoundedProtocol
 from structuredllm_gateway.server.workers import WorkerPlace
@@ -84,7 +85,9 @@ class GatewayServer:
             server_config(app, settings, self._connections, has_lifespan=True, port=settings.port)
         )
         self._metrics = metrics_server(
-            create_metrics_app(registry_of(app)), settings, None if place is None else str(place.metrics_path)
+            create_metrics_app(registry_of(app), replicas_route(replicas_of(app).build)),
+            settings,
+            None if place is None else str(place.metrics_path),
         )
         self._stop = asyncio.Event()
 

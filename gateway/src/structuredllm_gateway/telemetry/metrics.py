@@ -6,7 +6,8 @@ a replica beyond the bound are counted as `other`, so clients cannot grow the la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -30,6 +31,23 @@ _PART_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 
 _MAX_REPLICA_LABELS = 512
 _MAX_SCHEMA_LABELS = 64
 _SCHEMA_LABEL_CHARS = 16
+
+
+class ReplicaFacts(Protocol):
+    """What is read of the replicas at every scrape."""
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that wait for a first replica."""
+        ...
+
+    def stale_seconds(self) -> float:
+        """For how long discovery has been out of touch."""
+        ...
+
+    def quarantine_levels(self) -> Iterable[tuple[str, str, int]]:
+        """Model, replica, and 1 where it is quarantined."""
+        ...
 
 
 class Metrics:
@@ -134,6 +152,31 @@ class Metrics:
         self.registry.register(self.inter_token)
         self.registry.register(_EndpointsCollector(snapshot))
         self.registry.register(_EdgeCollector(self))
+        self.retry_budget_exhausted = Counter(
+            name("retry_budget_exhausted"),
+            "Retries that were not made because retries had become too large a share of the traffic.",
+            ("model",),
+            registry=self.registry,
+        )
+        self.quarantine_events = Counter(
+            name("quarantine_events"),
+            "Replicas quarantined, by the class that was one too many; withheld because none could be "
+            "spared; released.",
+            ("model", "reason"),
+            registry=self.registry,
+        )
+        self.probe_bursts = Counter(
+            name("probe_bursts"),
+            "Bursts that the gateway itself sent, to end a quarantine or to gate a static endpoint.",
+            ("model", "verdict"),
+            registry=self.registry,
+        )
+        self._replica_facts = _ReplicasCollector(self.replica_label)
+        self.registry.register(self._replica_facts)
+
+    def watch(self, facts: ReplicaFacts) -> None:
+        """Read the replicas' gauges off `facts` from now on."""
+        self._replica_facts.facts = facts
 
     def model_label(self, model: str | None) -> str:
         """Return `model` when discovery knows it, else `other`."""
@@ -232,4 +275,37 @@ class _EndpointsCollector(Collector):
             "structuredllm_gateway_discovery_stale",
             "1 while endpoints are the last known because their source cannot be reached.",
             value=float(view.stale),
+        )
+
+
+class _ReplicasCollector(Collector):
+    """Gauges of the replicas, read off the roster at each scrape."""
+
+    def __init__(self, replica_label: Callable[[str], str]) -> None:
+        self.facts: ReplicaFacts | None = None
+        self._replica_label = replica_label
+
+    def collect(self) -> Iterator[Metric]:
+        facts = self.facts
+        quarantine = GaugeMetricFamily(
+            "structuredllm_gateway_quarantine",
+            "1 while the gateway keeps structured requests, or all, away from the replica.",
+            labels=("model", "replica"),
+        )
+        levels: dict[tuple[str, str], int] = {}
+        for model, replica, level in facts.quarantine_levels() if facts is not None else ():
+            key = (model, self._replica_label(replica))
+            levels[key] = max(level, levels.get(key, 0))
+        for labels, level in levels.items():
+            quarantine.add_metric(labels, level)
+        yield quarantine
+        yield GaugeMetricFamily(
+            "structuredllm_gateway_waiting_requests",
+            "Requests that wait because no replica of their model is ready yet.",
+            value=facts.waiting_requests if facts is not None else 0,
+        )
+        yield GaugeMetricFamily(
+            "structuredllm_gateway_discovery_stale_seconds",
+            "For how long endpoints have been the last known ones; 0 while discovery is in touch.",
+            value=facts.stale_seconds() if facts is not None else 0,
         )

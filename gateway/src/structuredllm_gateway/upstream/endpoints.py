@@ -6,7 +6,7 @@ on one view from start to end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -29,6 +29,14 @@ class ValidationMode(StrEnum):
 
 
 STRICTNESS: tuple[ValidationMode, ...] = (ValidationMode.OFF, ValidationMode.OBSERVE, ValidationMode.ENFORCE)
+
+
+class PickPolicy(StrEnum):
+    """How a model's replicas are picked (spec.routing.policy)."""
+
+    LEAST_OUTSTANDING = "LeastOutstanding"
+    PREFIX_HASH = "PrefixHash"  # same start of the prompt, same replica: its prefix cache is warm there
+    SESSION = "Session"  # same session header or `user`, same replica
 
 
 class StreamDelivery(StrEnum):
@@ -72,21 +80,35 @@ class StructuredPolicy:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One engine: `name` is unique, the replica in headers and metrics; `url` has no slash at its end."""
+    """One engine.
+
+    Attributes:
+        name: unique within its model, the replica in headers and metrics.
+        url: without a slash at its end.
+        state: what may be done with it.
+        namespace: of its pod, "" outside of Kubernetes.
+        incarnation: changes with the engine's process: what is known of one does not hold for the next.
+    """
 
     name: str
     url: str
     state: EndpointState = EndpointState.SERVING
+    namespace: str = field(default="", compare=False)
+    incarnation: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
 class ModelPool:
-    """All endpoints of one served model name, and what their resources say of structured answers."""
+    """All endpoints of one served model name, and what their resources say of them.
+
+    `policy` None = the gateway's own.
+    """
 
     model: str
     validation: ValidationMode
     endpoints: tuple[Endpoint, ...] = ()
     structured: StructuredPolicy = StructuredPolicy()
+    policy: PickPolicy | None = None
 
     @property
     def backend(self) -> str:
@@ -119,6 +141,14 @@ class EndpointSource(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Return the present view; cheap, called for every request."""
+        ...
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after every change of the view; it must not block."""
+        ...
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """An endpoint could not be reached: look at it soon, where that is the source's business."""
         ...
 
     async def run(self) -> None:

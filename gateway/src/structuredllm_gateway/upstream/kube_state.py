@@ -25,6 +25,7 @@ from structuredllm_gateway.upstream.endpoints import (
     EndpointState,
     GrammarBackend,
     ModelPool,
+    PickPolicy,
     StreamDelivery,
     StructuredPolicy,
     ValidationMode,
@@ -36,7 +37,10 @@ _FINISHED_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Resource:
-    """What the gateway needs of one StructuredLLM. `gated`: its pods serve only once the gate is passed."""
+    """What the gateway needs of one StructuredLLM.
+
+    `gated`: its pods serve only once the gate is passed. `policy` None: the gateway's own.
+    """
 
     namespace: str
     name: str
@@ -44,6 +48,7 @@ class Resource:
     validation: ValidationMode
     gated: bool
     structured: StructuredPolicy
+    policy: PickPolicy | None = None
 
 
 def read_resource(manifest: Manifest, default_validation: ValidationMode) -> Resource:
@@ -52,18 +57,20 @@ def read_resource(manifest: Manifest, default_validation: ValidationMode) -> Res
     structured = spec.get("structuredOutput") or {}
     validation = structured.get("validation")
     streaming, backend = structured.get("streaming"), structured.get("backend")
-    policy = StructuredPolicy(
+    judging = StructuredPolicy(
         StreamDelivery(streaming) if streaming in set(StreamDelivery) else StreamDelivery.TRAILING,
         structured.get("repair") is True,
         frozenset({GrammarBackend(backend) if backend in set(GrammarBackend) else GrammarBackend.XGRAMMAR}),
     )
+    picking = (spec.get("routing") or {}).get("policy")
     return Resource(
         namespace=metadata["namespace"],
         name=metadata["name"],
         model=(spec.get("model") or {}).get("name") or metadata["name"],
         validation=ValidationMode(validation) if validation in set(ValidationMode) else default_validation,
         gated=(spec.get("warmup") or {}).get("policy", "Required") == "Required",
-        structured=policy,
+        structured=judging,
+        policy=PickPolicy(picking) if picking in set(PickPolicy) else None,
     )
 
 
@@ -76,25 +83,26 @@ def pod_endpoint(pod: Manifest, *, gated: bool) -> Endpoint | None:
     address = status.get("podIP")
     if not address or status.get("phase") in _FINISHED_PHASES:
         return None
-    url = f"http://{_host(address)}:{_engine_port(pod)}"
     if metadata.get("deletionTimestamp"):
-        return Endpoint(metadata["name"], url, EndpointState.TERMINATING)
-    serving = _condition(status, "Ready").get("status") == "True" and (not gated or gate_is_passed(pod))
-    return Endpoint(metadata["name"], url, EndpointState.SERVING if serving else EndpointState.GATED)
+        state = EndpointState.TERMINATING
+    elif _condition(status, "Ready").get("status") == "True" and (not gated or gate_is_passed(pod)):
+        state = EndpointState.SERVING
+    else:
+        state = EndpointState.GATED
+    return Endpoint(
+        metadata["name"],
+        f"http://{_host(address)}:{_engine_port(pod)}",
+        state,
+        namespace=metadata.get("namespace", ""),
+        incarnation=_running_container(status),
+    )
 
 
 def gate_is_passed(pod: Manifest) -> bool:
     """Whether the structured gate is passed by the engine container that runs now."""
     status = pod.get("status") or {}
     gate = _condition(status, GATE_CONDITION)
-    running = next(
-        (
-            item.get("containerID")
-            for item in status.get("containerStatuses") or ()
-            if item.get("name") == ENGINE_CONTAINER
-        ),
-        None,
-    )
+    running = _running_container(status)
     if gate.get("status") != "True" or not running:
         return False
     return str(gate.get("message") or "").startswith(f"[{running}]")
@@ -111,12 +119,18 @@ def build_pools(
     """
     by_key: dict[tuple[str, str], Resource] = {}
     pools: dict[str, ModelPool] = {}
-    for manifest in resources:
+    for manifest in sorted(resources, key=_place):
         item = read_resource(manifest, default_validation)
         by_key[item.namespace, item.name] = item
         before = pools.get(item.model, ModelPool(item.model, item.validation, structured=item.structured))
         mode = max(before.validation, item.validation, key=STRICTNESS.index)
-        pools[item.model] = ModelPool(item.model, mode, structured=before.structured.joined(item.structured))
+        pools[item.model] = ModelPool(
+            item.model,
+            mode,
+            structured=before.structured.joined(item.structured),
+            # One pool has one policy: that of the first resource by name that states one.
+            policy=before.policy or item.policy,
+        )
     found: dict[str, list[Endpoint]] = {}
     for pod in pods:
         metadata = pod["metadata"]
@@ -132,12 +146,23 @@ def build_pools(
     return pools
 
 
+def _place(manifest: Manifest) -> tuple[str, str]:
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+
+
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     for item in status.get("conditions") or ():
         if item.get("type") == kind:
             found: Mapping[str, Any] = item
             return found
     return {}
+
+
+def _running_container(status: Mapping[str, Any]) -> str:
+    for item in status.get("containerStatuses") or ():
+        if item.get("name") == ENGINE_CONTAINER:
+            return str(item.get("containerID") or "")
+    return ""
 
 
 def _engine_port(pod: Manifest) -> int:

@@ -21,7 +21,7 @@ from kubernetes.aio import config as kube_config
 
 from structuredllm_gateway.errors import SettingsError
 from structuredllm_gateway.kube_names import GROUP, PLURAL, POD_SELECTOR, VERSION
-from structuredllm_gateway.upstream.endpoints import Snapshot, ValidationMode
+from structuredllm_gateway.upstream.endpoints import Endpoint, Snapshot, ValidationMode
 from structuredllm_gateway.upstream.kube_state import build_pools
 from structuredllm_gateway.upstream.kube_watch import (
     WATCH_OPEN,
@@ -127,10 +127,18 @@ class KubernetesEndpoints:
         self._resources = Reflector(PLURAL, resources, self._rebuild, log=log, rng=rng)
         self._pods = Reflector("pods", pods, self._rebuild, log=log, rng=rng)
         self._snapshot = Snapshot()
+        self._listeners: list[Callable[[], None]] = []
 
     def snapshot(self) -> Snapshot:
         """Return the view as of the last event."""
         return self._snapshot
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """See `EndpointSource.subscribe`."""
+        self._listeners.append(changed)
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """Nothing to do: the kubelet and the operator look at pods, and the watch says what they found."""
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
@@ -150,6 +158,8 @@ class KubernetesEndpoints:
             synced=self._resources.synced and self._pods.synced,
             stale=self._resources.stale or self._pods.stale,
         )
+        for listener in self._listeners:
+            listener()
 
 
 async def connect(

@@ -13,7 +13,17 @@ TOPOLOGY_VERIFIED: Final = "TopologyVerified"
 STRUCTURED_READY: Final = "StructuredReady"
 READY: Final = "Ready"
 PROGRESSING: Final = "Progressing"
-ORDER: Final = (SPEC_VALID, WORKLOAD_READY, TOPOLOGY_VERIFIED, STRUCTURED_READY, READY, PROGRESSING)
+QUARANTINED: Final = "Quarantined"
+"""Abnormal when True; absent when no gateway answers."""
+ORDER: Final = (
+    SPEC_VALID,
+    WORKLOAD_READY,
+    TOPOLOGY_VERIFIED,
+    STRUCTURED_READY,
+    READY,
+    PROGRESSING,
+    QUARANTINED,
+)
 
 TRUE: Final = "True"
 FALSE: Final = "False"
@@ -57,6 +67,11 @@ class Reason:
     DISABLED: Final = "Disabled"
     WAITING_FOR_CONTAINERS: Final = "WaitingForContainers"
     TOPOLOGY_MISMATCH: Final = "TopologyMismatch"
+    # Quarantined
+    GRAMMAR_REJECTS: Final = "GrammarRejects"
+    SCHEMA_INVALID_RATE: Final = "SchemaInvalidRate"
+    UPSTREAM_ERRORS: Final = "UpstreamErrors"
+    NONE_QUARANTINED: Final = "NoneQuarantined"
     # Ready and Progressing
     ALL_SERVING: Final = "AllServing"
     SCALED_TO_ZERO: Final = "ScaledToZero"

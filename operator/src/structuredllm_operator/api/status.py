@@ -14,7 +14,7 @@ class ConditionStatus(Model):
     """A condition in the shape of metav1.Condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready or Progressing."""
+    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing or Quarantined."""
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})]
     """True, False or Unknown (could not be checked)."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -89,4 +89,4 @@ class StructuredLLMStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = []
-    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing."""
+    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing, Quarantined."""

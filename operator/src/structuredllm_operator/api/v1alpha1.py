@@ -44,6 +44,14 @@ class Validation(StrEnum):
     ENFORCE = "Enforce"
 
 
+class RoutingPolicy(StrEnum):
+    """How the gateway picks a replica."""
+
+    LEAST_OUTSTANDING = "LeastOutstanding"
+    PREFIX_HASH = "PrefixHash"
+    SESSION = "Session"
+
+
 _URI: Final = r"^(hf://[^/\s]+/[^/\s]+|pvc://[a-z0-9][-a-z0-9.]*(/\S*)?|file:///\S+)$"
 
 
@@ -171,6 +179,16 @@ class WarmupSpec(Model):
     """Wait before the first repetition, in seconds; doubles each time, up to 600. Default: 30."""
 
 
+class RoutingSpec(Model):
+    """How the gateway spreads requests over the pods."""
+
+    policy: RoutingPolicy | None = None
+    """LeastOutstanding: to the pod with the fewest requests. PrefixHash: prompts with the same start go to
+    the same pod, where that start is cached. Session: requests of one session (header `x-session-id`, else
+    the field `user`) go to the same pod. Default: the gateway's setting routing.policy.
+    Example: `PrefixHash`."""
+
+
 class RolloutStrategy(Model):
     """How pods are replaced, in pods that passed the gate."""
 
@@ -285,6 +303,8 @@ class StructuredLLMSpec(Model):
     """How structured output is made and checked."""
     warmup: WarmupSpec = WarmupSpec()
     """The gate: what a pod must prove before it is Ready."""
+    routing: RoutingSpec = RoutingSpec()
+    """How the gateway spreads requests over the pods."""
     rollout_strategy: RolloutStrategy = RolloutStrategy()
     """How pods are replaced."""
     disruption: DisruptionSpec = DisruptionSpec()

@@ -125,6 +125,22 @@ class EngineReport:
 
 
 @dataclass(frozen=True)
+class Quarantine:
+    """An engine container that gateways keep traffic from.
+
+    Attributes:
+        reason: outcome class that was one too many, in the gateway's words.
+        covers_all: whether any gateway keeps all requests away, not only structured ones.
+        gateways: how many do; `asked` is how many answered.
+    """
+
+    reason: str
+    covers_all: bool
+    gateways: int
+    asked: int
+
+
+@dataclass(frozen=True)
 class Child:
     """A child object that exists. `owned` is whether this very resource controls it."""
 
@@ -142,7 +158,11 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Observed:
-    """Snapshot of one resource, its children, its pods and its engines (by pod uid)."""
+    """Snapshot of one resource, its children, its pods and its engines (by pod uid).
+
+    `quarantined` (by pod uid) is what the gateways say of the containers that run now; None when none of them
+    answered.
+    """
 
     namespace: str
     name: str
@@ -155,3 +175,4 @@ class Observed:
     deployment: Deployment | None = None
     pods: tuple[Pod, ...] = ()
     engines: Mapping[str, EngineReport] = field(default_factory=dict)
+    quarantined: Mapping[str, Quarantine] | None = None
