@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs clean
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs soak-gateway clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ soak-bombs: setup  ## latency of structured requests next to ten grammars that n
 
 soak-engine: setup  ## 10,000 structured requests against the patched engine (build/soak/engine.json)
 	@$(PY) -m tests.engine.soak
+
+soak-gateway: setup  ## 100,000 answers, most of them wrong, through the gateway (build/soak/gateway.json)
+	@$(PY) -m tests.gateway_soak
 
 clean:  ## remove build output (caches stay)
 	rm -rf build dist
