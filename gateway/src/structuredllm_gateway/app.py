@@ -27,7 +27,7 @@ from structuredllm_gateway.keys.file import KeyFile, every
 from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
 from structuredllm_gateway.relay.relay import Relay
-from structuredllm_gateway.routes import completions, health, models
+from structuredllm_gateway.routes import completions, documents, health, models
 from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
 from structuredllm_gateway.telemetry.metrics import Metrics
@@ -116,8 +116,10 @@ def create_app(
     app.state.life = life
     app.state.registry = metrics.registry
     app.state.connections = metrics.connections
-    app.include_router(completions.build_router(relay, settings.limits))
-    app.include_router(models.build_router(endpoints))
+    app.include_router(
+        completions.build_router(relay, settings.limits), responses=dict(documents.COMPLETIONS)
+    )
+    app.include_router(models.build_router(endpoints), responses=dict(documents.ERRORS))
     app.include_router(health.build_router(endpoints, lambda: life.draining))
     app.add_middleware(
         Entrance,
