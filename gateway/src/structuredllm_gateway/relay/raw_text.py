@@ -23,7 +23,11 @@ def raw_text(choices: Sequence[Choice], index: int | None, max_chars: int) -> st
     """Return the start of the text of the choice that is at fault; None when none is wanted."""
     if max_chars <= 0:
         return None
-    text = next((choice.text or "" for choice in choices if choice.index == index), "")
+    text = next((_text(choice) for choice in choices if choice.index == index), "")
     # A lone surrogate is a fault of the answer, and cannot be written in the error's own JSON.
     shown = text[:max_chars].encode("utf-8", "replace").decode()
     return shown if len(text) <= max_chars else shown + _CUT
+
+
+def _text(choice: Choice) -> str:
+    return choice.text or "\n".join(call.arguments for call in choice.tool_calls)

@@ -149,8 +149,8 @@ class Relay:
         expected = expect(request, lambda asked: admit(asked, self._validators))
         record.schema_key = expected.key if expected is not None else None
         deadline = record.started + self._settings.upstream.total_timeout_seconds
-        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
         sent = body if request.rewritten is None else request.rewritten
+        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
         exchange = Exchange(incoming, request, sent, pool, expected, deadline, record, raw_chars=raw_chars)
         if expected is not None:
             record.unvalidated = expected.unvalidated if exchange.is_judged else "off"
@@ -224,7 +224,7 @@ class Relay:
     async def _refused(self, incoming: Incoming, record: Record, error: GatewayError, sink: Sink) -> None:
         record.outcome, record.error_code = error.outcome, error.code
         if sink.started:
-            await refuse_in_stream(error, incoming.request_id, sink)
+            await refuse_in_stream(error, incoming, sink)
             return
         record.status = error.status
         body = error_bytes(error, incoming.request_id)
