@@ -43,6 +43,7 @@ _SMALL = AdmissionSettings(
     max_pattern_chars=10,
     max_pattern_depth=2,
     max_pattern_expansion=20,
+    max_patterns_expansion=30,
 ).limits
 
 _POINTERS = ["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/items", "#x", "#/", "#/enum/0", "b.json", ""]
@@ -141,6 +142,7 @@ def test_the_work_on_a_schema_is_linear_in_its_values(schema: dict[str, Any]) ->
     nodes = walk(schema, 200, 10_000, ("schema_too_deep", "schema_too_large"))
     references = orjson.dumps(schema).count(b'ef":')
     open_limits = replace(_LIMITS, max_repetitions=CAP, max_expanded_nodes=CAP, max_pattern_expansion=CAP)
+    open_limits = replace(open_limits, max_patterns_expansion=CAP)
     found = survey(schema, "", open_limits)
     assert found.visited <= nodes
     assert check_expansion(found, schema, "", open_limits) <= 4 * (nodes + references) + 2
