@@ -392,7 +392,9 @@ class AdmissionSettings(_Group):
     max_body_depth: int = Field(
         default=128, ge=1, le=200, description="Nesting of a request body; messages and tools need about 10."
     )
-    max_body_nodes: int = Field(default=500_000, ge=1, description="Values in a request body.")
+    max_body_nodes: int = Field(
+        default=500_000, ge=1, description="Values in a request body; an object or a list counts as ten."
+    )
     max_choices: int = Field(
         default=128, ge=1, description="`n` and `best_of`: each choice occupies the engine like a request."
     )
@@ -431,6 +433,11 @@ class AdmissionSettings(_Group):
     max_pattern_depth: int = Field(default=64, ge=0, description="Nested groups of a regular expression.")
     max_pattern_expansion: int = Field(
         default=10_000, ge=1, description="Parts of a regular expression once every {n,m} is written out."
+    )
+    max_patterns_expansion: int = Field(
+        default=50_000,
+        ge=1,
+        description="The same for all patterns of a schema together: the gateway compiles them as well.",
     )
     max_regex_chars: int = Field(default=4_096, ge=0, description="Longest `regex` that may be asked for.")
     max_grammar_chars: int = Field(

@@ -56,7 +56,7 @@ _TREE = {
 # Rule, setting to lower (None = the default), body at the bound, body above it, pointer.
 _CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     ("request_too_deep", {"max_body_depth": 3}, plain(x=[[1]]), plain(x=[[[1]]]), "/x/0/0"),
-    ("request_too_many_values", {"max_body_nodes": 20}, plain(x=[0] * 13), plain(x=[0] * 14), ""),
+    ("request_too_many_values", {"max_body_nodes": 60}, plain(x=[0] * 17), plain(x=[0] * 18), ""),
     ("too_many_choices", {}, plain(n=128), plain(n=129), "/n"),
     ("too_many_choices", {}, plain(best_of=128), plain(best_of=1e30), "/best_of"),
     ("too_many_tools", {"max_tools": 1}, plain(tools=[{}]), plain(tools=[{}, {}]), "/tools"),
@@ -158,6 +158,13 @@ _CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = 
         structured({"pattern": "^(a{10}b{1,90}){100}$"}),
         structured({"pattern": "^((a{10}){10}b{1,1}){100}$"}),
         f"{_SCHEMA}/pattern",
+    ),
+    (
+        "patterns_expand_too_far",
+        {"max_patterns_expansion": 10},
+        structured({"pattern": "a{5}", "items": {"pattern": "b{5}"}}),
+        structured({"pattern": "a{5}", "patternProperties": {"b{6}": {}}}),
+        f"{_SCHEMA}/patternProperties",
     ),
     (
         "regex_too_long",

@@ -93,6 +93,13 @@ _CASES: list[tuple[str, dict[str, Any], str | None, str]] = [
         None,
         "engine's own request error",
     ),
+    (
+        "many patterns, each just small enough: seconds to compile, here too",
+        structured({"patternProperties": {f"^(a{{1,99}}|b{i}){{1,50}}$": {} for i in range(100)}}),
+        "patterns_expand_too_far",
+        "",
+    ),
+    ("many lists", plain(x=[[] for _ in range(100_000)]), "request_too_many_values", ""),
     ("CVE-2025-61620 chat_template", plain(chat_template="{% for %}"), "field_refused", ""),
     (
         "CVE-2025-62426 chat_template_kwargs.tokenize",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -354,6 +354,36 @@ async def test_raw_text_of_a_refused_answer_only_if_asked_for(stream: bool) -> N
         assert raw[:5] not in str(run.logs)
 
 
+class _Kept:
+    """A sink that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.started = True
+        self.parts: list[bytes] = []
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        raise AssertionError("the head was sent before")
+
+    async def write(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    async def end(self) -> None:
+        self.parts.append(b"END")
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.RESPONSES])
+async def test_refusal_after_the_head_has_the_shape_of_its_route(route: Route) -> None:
+    incoming = replace(_exchange(None, ValidationMode.ENFORCE).incoming, route=route)
+    sink = _Kept()
+    await refuse_in_stream(OverloadedError("too many", retry_after_seconds=2), incoming, sink)
+    events, end = b"".join(sink.parts[:-1]).decode(), sink.parts[-1]
+    assert end == b"END"
+    assert '"code":"overloaded"' in events
+    assert ("event: error\n" in events) is (route is Route.RESPONSES)
+    assert events.endswith("data: [DONE]\n\n") is (route is Route.CHAT)
+    assert ": structuredllm outcome=overloaded\n" in events
+
+
 def test_raw_text_is_of_the_choice_at_fault_and_can_always_be_written() -> None:
     choices = [Choice(0, "right", "stop"), Choice(1, "\ud800 wrong", "stop")]
     assert raw_text(choices, 1, 100) == "? wrong"
@@ -361,6 +391,8 @@ def test_raw_text_is_of_the_choice_at_fault_and_can_always_be_written() -> None:
     called = Choice(0, None, "tool_calls", (ToolCall("f", "{}"), ToolCall("f", "[]")))
     assert raw_text([called], 0, 100) == "{}\n[]"
     assert raw_text(choices, 1, 0) is None
+    called = Choice(0, None, "tool_calls", (ToolCall("f", '{"a": 1'), ToolCall("g", "{}")))
+    assert raw_text([called], 0, 100) == '{"a": 1\n{}'
     assert [wanted_chars({HEADER: value}, 9) for value in ("true", "1", "false", "")] == [9, 9, 0, 0]
     assert wanted_chars({}, 9) == 0
 

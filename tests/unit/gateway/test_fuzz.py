@@ -43,6 +43,7 @@ _SMALL = AdmissionSettings(
     max_pattern_chars=10,
     max_pattern_depth=2,
     max_pattern_expansion=20,
+    max_patterns_expansion=30,
 ).limits
 
 _POINTERS = ["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/items", "#x", "#/", "#/enum/0", "b.json", ""]
@@ -141,6 +142,7 @@ def test_the_work_on_a_schema_is_linear_in_its_values(schema: dict[str, Any]) ->
     nodes = walk(schema, 200, 10_000, ("schema_too_deep", "schema_too_large"))
     references = orjson.dumps(schema).count(b'ef":')
     open_limits = replace(_LIMITS, max_repetitions=CAP, max_expanded_nodes=CAP, max_pattern_expansion=CAP)
+    open_limits = replace(open_limits, max_patterns_expansion=CAP)
     found = survey(schema, "", open_limits)
     assert found.visited <= nodes
     assert check_expansion(found, schema, "", open_limits) <= 4 * (nodes + references) + 2
@@ -193,14 +195,10 @@ def test_a_stream_is_the_same_however_it_is_cut(wire: bytes, cuts: list[int]) ->
         got += parser.feed(wire[start:end])
         start, at = end, at + 1
     rest = parser.finish()
-    assert (
-        b"".join(e.raw for e in got) + (rest.raw if rest else b"")
-        in (
-            wire,
-            wire.rstrip(b"\r\n"),
-        )
-        or rest is None
-    )
+    passed = b"".join(e.raw for e in got)
+    # What is left at the end gets the blank line that it lacks; line ends alone are nothing.
+    assert passed + (rest.raw.removesuffix(b"\n\n") if rest else wire[len(passed) :]) == wire
+    assert rest is not None or not wire[len(passed) :].strip(b"\r\n")
     if b"\r" not in wire:
         # A CR at a cut may or may not be the start of CRLF; everything else is the same event by event.
         assert [e.data for e in got] == [e.data for e in expected]

@@ -9,6 +9,9 @@ from typing import Any
 
 from structuredllm_gateway.admission.rules import Limits, pointer_part, refuse
 
+CONTAINER_WEIGHT = 9
+"""What a list or an object costs to look at, in scalars; long lists of numbers (token ids) are cheap."""
+
 _POINTER_STEPS = 8
 
 
@@ -25,13 +28,19 @@ def check_body(body: bytes, whole: Any, limits: Limits) -> None:
         RequestError: above a limit; `param` is the pointer of the place.
     """
     openers = body.count(b"{") + body.count(b"[")
-    if openers <= limits.max_body_depth and openers + body.count(b",") < limits.max_body_nodes:
+    values = openers * (1 + CONTAINER_WEIGHT) + body.count(b",") + 1
+    if openers <= limits.max_body_depth and values <= limits.max_body_nodes:
         return
-    walk(whole, limits.max_body_depth, limits.max_body_nodes, ("request_too_deep", "request_too_many_values"))
+    codes = ("request_too_deep", "request_too_many_values")
+    walk(whole, limits.max_body_depth, limits.max_body_nodes, codes, weight=CONTAINER_WEIGHT)
 
 
-def walk(value: Any, max_depth: int, max_nodes: int, codes: tuple[str, str], pointer: str = "") -> int:
+def walk(
+    value: Any, max_depth: int, max_nodes: int, codes: tuple[str, str], pointer: str = "", weight: int = 0
+) -> int:
     """Count all values without recursion: hostile depth must not become depth of our stack.
+
+    A container counts as `weight` values more than a scalar.
 
     Returns:
         The number of values, at most `max_nodes`.
@@ -41,7 +50,7 @@ def walk(value: Any, max_depth: int, max_nodes: int, codes: tuple[str, str], poi
     """
     # Only containers are kept: the depth of a scalar is that of its container.
     pending: list[Any] = [(value, 1, None, "")]
-    nodes = 1
+    nodes = 1 + weight
     while pending:
         place = pending.pop()
         item, depth = place[0], place[1]
@@ -58,6 +67,9 @@ def walk(value: Any, max_depth: int, max_nodes: int, codes: tuple[str, str], poi
             refuse(codes[0], pointer + _pointer(place), max_depth)
         for name, child in pairs:
             if isinstance(child, dict | list):
+                nodes += weight
+                if nodes > max_nodes:
+                    refuse(codes[1], pointer, max_nodes)
                 pending.append((child, depth + 1, place, name))
     return nodes
 

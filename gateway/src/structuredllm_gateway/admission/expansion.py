@@ -44,7 +44,7 @@ def check_expansion(found: Survey, schema: dict[str, Any], pointer: str, limits:
             pending.append((node, edges))
             pending.extend((child, None) for child, _ in edges if id(child) not in known)
             continue
-        size, repeated = 1, node.length
+        size, repeated = 1 + node.leaves, node.length
         for child, factor in edges:
             child_size, child_repeated = known[id(child)]
             size = min(CAP, size + child_size)

@@ -33,6 +33,7 @@ class Limits:
     max_pattern_chars: int
     max_pattern_depth: int
     max_pattern_expansion: int
+    max_patterns_expansion: int
     max_regex_chars: int
     max_grammar_chars: int
     max_grammar_depth: int
@@ -60,7 +61,13 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule("request_too_deep", "max_body_depth", "nesting of JSON containers in the body", "", False),
-    Rule("request_too_many_values", "max_body_nodes", "values in the body", "", False),
+    Rule(
+        "request_too_many_values",
+        "max_body_nodes",
+        "values in the body; an object or a list counts as ten",
+        "",
+        False,
+    ),
     Rule("too_many_choices", "max_choices", "`n` and `best_of`", "128 (`n`)", False),
     Rule("too_many_tools", "max_tools", "entries of `tools` (or `functions`)", "128", False),
     Rule("field_refused", "refused_fields", "fields that no client may set", "", False),
@@ -108,6 +115,11 @@ RULES: tuple[Rule, ...] = (
         "pattern_expands_too_far",
         "max_pattern_expansion",
         "parts of one pattern, `regex` or grammar when every `{n,m}` is written out",
+    ),
+    Rule(
+        "patterns_expand_too_far",
+        "max_patterns_expansion",
+        "parts of all patterns of one schema together, likewise",
     ),
     Rule("regex_too_long", "max_regex_chars", "characters of a `regex` that is asked for"),
     Rule("grammar_too_long", "max_grammar_chars", "characters of a `grammar` that is asked for"),

@@ -30,6 +30,9 @@ class _Kind(IntEnum):
 
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_PLAIN = frozenset(
+    {"type", "title", "description", "format", "$comment", "deprecated", "readOnly", "writeOnly"}
+)
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _NAMES = frozenset({"properties", "$defs", "definitions"})
 _BRANCHES = frozenset({"anyOf", "oneOf", "allOf"})
@@ -49,12 +52,14 @@ class Node:
         edges: subschemas inside it, each with how often it may be repeated in one answer.
         references: what its `$ref` and `$dynamicRef` say.
         length: largest bound of its own text, or of an array or object without a schema for its parts.
+        leaves: subschemas inside it that are not nodes of their own, as they say no more than a type.
     """
 
     parent: Any
     edges: list[tuple[Node, int]] = field(default_factory=list)
     references: list[str] = field(default_factory=list)
     length: int = 1
+    leaves: int = 0
 
 
 @dataclass
@@ -77,10 +82,11 @@ class Survey:
 
 
 class _Counts:
-    __slots__ = ("branches", "enum_chars", "enum_values", "properties", "string_chars")
+    __slots__ = ("branches", "enum_chars", "enum_values", "pattern_parts", "properties", "string_chars")
 
     def __init__(self) -> None:
         self.properties = self.enum_values = self.enum_chars = self.string_chars = self.branches = 0
+        self.pattern_parts = 0
 
 
 def survey(schema: dict[str, Any], pointer: str, limits: Limits) -> Survey:
@@ -102,6 +108,10 @@ def survey(schema: dict[str, Any], pointer: str, limits: Limits) -> Survey:
         if kind >= _Kind.DATA and isinstance(value, dict) and id(value) in targets:
             kind = _Kind.SCHEMA  # data that a reference uses as a schema
         if kind is _Kind.SCHEMA and isinstance(value, dict):
+            if place is not None and _is_plain(value) and id(value) not in targets:
+                holder.leaves += 1
+                holder.length = max(holder.length, factor)
+                continue
             node = root if place is None else Node(place)
             if place is not None:
                 holder.edges.append((node, factor))
@@ -156,6 +166,11 @@ def resolve(found: Survey, schema: dict[str, Any], reference: str) -> Node | Non
     return found.by_identity.get(id(target)) if isinstance(target, dict) else None
 
 
+def _is_plain(value: dict[str, Any]) -> bool:
+    """Whether a subschema is only a type, as most are: nothing in it to look at."""
+    return value.keys() <= _PLAIN and all(isinstance(item, str) for item in value.values())
+
+
 def _children(value: dict[str, Any], place: Any, node: Node) -> list[tuple[Any, _Kind, Any, Node, int]]:
     per_array = max(1, _bound(value, "minItems", "maxItems"))
     per_object = max(1, _bound(value, "minProperties", "maxProperties"))
@@ -193,7 +208,7 @@ def _count_schema(value: dict[str, Any], place: Any, counts: _Counts, limits: Li
                 _check(counts.properties, limits.max_properties, "schema_too_many_properties", pointer, here)
             if name == "patternProperties":
                 for pattern in child:
-                    _check_pattern(pattern, limits, pointer, (place, name))
+                    _check_pattern(pattern, counts, limits, pointer, (place, name))
         elif isinstance(child, list):
             here = (place, name)
             if name == "enum":
@@ -205,14 +220,16 @@ def _count_schema(value: dict[str, Any], place: Any, counts: _Counts, limits: Li
                 counts.branches += len(child)
                 _check(counts.branches, limits.max_branches, "schema_too_many_branches", pointer, here)
         elif name == "pattern" and isinstance(child, str):
-            _check_pattern(child, limits, pointer, (place, name))
+            _check_pattern(child, counts, limits, pointer, (place, name))
 
 
-def _check_pattern(pattern: str, limits: Limits, pointer: str, place: Any) -> None:
+def _check_pattern(pattern: str, counts: _Counts, limits: Limits, pointer: str, place: Any) -> None:
     _check(len(pattern), limits.max_pattern_chars, "pattern_too_long", pointer, place)
     facts = measure(pattern)
     _check(facts.depth, limits.max_pattern_depth, "pattern_too_deep", pointer, place)
     _check(facts.expansion, limits.max_pattern_expansion, "pattern_expands_too_far", pointer, place)
+    counts.pattern_parts += facts.expansion
+    _check(counts.pattern_parts, limits.max_patterns_expansion, "patterns_expand_too_far", pointer, place)
 
 
 def _note(value: dict[str, Any], place: Any, node: Node, found: Survey) -> None:
@@ -224,7 +241,7 @@ def _note(value: dict[str, Any], place: Any, node: Node, found: Survey) -> None:
         if isinstance(named := value.get(name), str):
             found.anchors[prefix + named] = node
     node.length = max(
-        1,
+        node.length,
         _bound(value, "minLength", "maxLength"),
         0 if "items" in value else _bound(value, "minItems", "maxItems"),
         _bound(value, "minProperties", "maxProperties"),

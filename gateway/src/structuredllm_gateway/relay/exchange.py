@@ -154,10 +154,10 @@ def response_headers(record: Record, outcome: Outcome | None) -> dict[str, str]:
     }
     if outcome is not None:
         headers["x-structuredllm-outcome"] = outcome.value
-    if record.warnings:
-        headers["x-structuredllm-warning"] = "; ".join(record.warnings)
     if record.replica is not None:
         headers["x-structuredllm-replica"] = record.replica
     if record.repair is not None:
         headers["x-structuredllm-repair"] = record.repair
+    if record.warnings:
+        headers["x-structuredllm-warning"] = "; ".join(record.warnings)
     return headers

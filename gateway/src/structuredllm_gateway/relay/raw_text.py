@@ -23,8 +23,11 @@ def raw_text(choices: Sequence[Choice], index: int | None, max_chars: int) -> st
     """Return the start of the text (or the calls' arguments) of the choice at fault; None when unwanted."""
     if max_chars <= 0:
         return None
-    at_fault = next((choice for choice in choices if choice.index == index), None)
-    text = "" if at_fault is None else at_fault.text or "\n".join(c.arguments for c in at_fault.tool_calls)
+    text = next((_text(choice) for choice in choices if choice.index == index), "")
     # A lone surrogate is a fault of the answer, and cannot be written in the error's own JSON.
     shown = text[:max_chars].encode("utf-8", "replace").decode()
     return shown if len(text) <= max_chars else shown + _CUT
+
+
+def _text(choice: Choice) -> str:
+    return choice.text or "\n".join(call.arguments for call in choice.tool_calls)

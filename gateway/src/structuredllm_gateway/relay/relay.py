@@ -149,8 +149,8 @@ class Relay:
         expected = expect(request, lambda asked: admit(asked, self._validators))
         record.schema_key = expected.key if expected is not None else None
         deadline = record.started + self._settings.upstream.total_timeout_seconds
-        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
         sent = body if request.rewritten is None else request.rewritten
+        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
         exchange = Exchange(incoming, request, sent, pool, expected, deadline, record, raw_chars=raw_chars)
         if expected is not None:
             record.unvalidated = expected.unvalidated if exchange.is_judged else "off"
