@@ -192,7 +192,11 @@ def test_a_backend_alone_is_dropped_with_a_warning() -> None:
 
 
 def test_a_body_without_legacy_fields_is_not_rewritten() -> None:
-    bodies: list[dict[str, Any]] = [{}, {"guided_json": None}, {"structured_outputs": {"json": {}}}]
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"guided_json": None, "guided_json_object": False},
+        {"structured_outputs": {"json": {}}},
+    ]
     for fields in bodies:
         found = _parsed(**fields)
         assert (found.rewritten, found.warnings) == (None, ())

@@ -51,12 +51,12 @@ class Mapped:
 
 
 def map_ignored_fields(body: Mapping[str, Any], route: Route) -> Mapped:
-    """Map what engines would ignore in a body; a field that is null counts as not given.
+    """Map what engines would ignore in a body; a field that is null or false counts as not given.
 
     Raises:
         RequestError: a legacy field and `structured_outputs` ask for different things.
     """
-    mapped = [name for name in _MAPPED if body.get(name) is not None]
+    mapped = [name for name in _MAPPED if body.get(name) is not None and body[name] is not False]
     dropped = [name for name in _DROPPED if body.get(name) is not None]
     is_any_object = route is Route.RESPONSES and _asks_for_any_object(body.get("text"))
     if not mapped and not dropped and not is_any_object:
