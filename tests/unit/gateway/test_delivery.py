@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from structuredllm_gateway.errors import OverloadedError
-from structuredllm_gateway.openai.answers import Choice
+from structuredllm_gateway.errors import OverloadedError, StructuredOutputError
+from structuredllm_gateway.openai.answers import Choice, ToolCall
 from structuredllm_gateway.openai.requests import parse_completion_request
 from structuredllm_gateway.relay.caller import Caller
-from structuredllm_gateway.relay.delivery import HEARTBEAT, HeldBytes
-from structuredllm_gateway.relay.exchange import Exchange, Incoming, Record, Route
+from structuredllm_gateway.relay.delivery import HEARTBEAT, HeldBytes, refuse_in_stream
+from structuredllm_gateway.relay.exchange import Exchange, Incoming, Record, Route, TryResult
 from structuredllm_gateway.relay.raw_text import HEADER, raw_text, wanted_chars
+from structuredllm_gateway.relay.repair import repaired_exchange
 from structuredllm_gateway.upstream.endpoints import (
     GrammarBackend,
     ModelPool,
@@ -27,6 +28,7 @@ from structuredllm_gateway.upstream.endpoints import (
     StructuredPolicy,
     ValidationMode,
 )
+from structuredllm_gateway.validation.outcomes import Outcome
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.modes import FakeScript, Mode
 from tests.unit.gateway.support import (
@@ -290,6 +292,44 @@ async def test_no_repair_where_none_is_wanted_or_none_can_help(
         assert len(engine.received) == 1
 
 
+@pytest.mark.parametrize(
+    ("outcome", "made"),
+    [(Outcome.SCHEMA_VIOLATION, True), (Outcome.IN_REASONING, True), (Outcome.WHITESPACE_RUNAWAY, False)],
+)
+def test_no_repair_of_what_the_token_limit_ended(outcome: Outcome, made: bool) -> None:
+    policy = StructuredPolicy(repair=True)
+    exchange = _exchange(None, ValidationMode.ENFORCE)
+    exchange = replace(
+        exchange, body=b'{"messages": []}', pool=replace(exchange.pool, structured=policy), deadline=9.0
+    )
+    wrong = TryResult(outcome, error=StructuredOutputError("wrong", outcome=outcome))
+    assert (repaired_exchange(exchange, wrong, 0.0) is not None) is made
+
+
+@pytest.mark.parametrize(("route", "end"), [(Route.CHAT, "data: [DONE]"), (Route.RESPONSES, "event: error")])
+async def test_a_refusal_after_a_heartbeat_has_the_shape_of_its_route(route: Route, end: str) -> None:
+    written: list[bytes] = []
+
+    class Kept:
+        started = True
+
+        async def start(self, status: int, headers: Any) -> None:
+            raise AssertionError("started twice")
+
+        async def write(self, data: bytes) -> None:
+            written.append(data)
+
+        async def end(self) -> None:
+            written.append(b"")
+
+    incoming = replace(_exchange(None, ValidationMode.ENFORCE).incoming, route=route)
+    await refuse_in_stream(OverloadedError("full"), incoming, Kept())
+    events = events_of(b"".join(written).decode())
+    assert any(event.startswith(end) for event in events)
+    assert ("data: [DONE]" in events) is (route is Route.CHAT)
+    assert ": structuredllm outcome=overloaded" in events
+
+
 def test_pools_of_several_resources_hold_streams_if_one_does_and_repair_if_all_do() -> None:
     both = _BUFFER.joined(_REPAIR)
     assert both == StructuredPolicy(StreamDelivery.BUFFER, repair=False)
@@ -318,6 +358,8 @@ def test_raw_text_is_of_the_choice_at_fault_and_can_always_be_written() -> None:
     choices = [Choice(0, "right", "stop"), Choice(1, "\ud800 wrong", "stop")]
     assert raw_text(choices, 1, 100) == "? wrong"
     assert raw_text(choices, None, 100) == ""
+    called = Choice(0, None, "tool_calls", (ToolCall("f", "{}"), ToolCall("f", "[]")))
+    assert raw_text([called], 0, 100) == "{}\n[]"
     assert raw_text(choices, 1, 0) is None
     assert [wanted_chars({HEADER: value}, 9) for value in ("true", "1", "false", "")] == [9, 9, 0, 0]
     assert wanted_chars({}, 9) == 0

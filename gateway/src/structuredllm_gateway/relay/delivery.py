@@ -16,9 +16,8 @@ from typing import Protocol
 
 from structuredllm_gateway.admission.limits import ClientClosedError
 from structuredllm_gateway.errors import GatewayError, OverloadedError, UpstreamStatusError
-from structuredllm_gateway.openai.errors import error_bytes
-from structuredllm_gateway.openai.sse import DONE, data_event, verdict_comment
-from structuredllm_gateway.relay.exchange import Answer, Exchange, Sink, TryResult, response_headers
+from structuredllm_gateway.relay.closing import closing_events
+from structuredllm_gateway.relay.exchange import Answer, Exchange, Incoming, Sink, TryResult, response_headers
 from structuredllm_gateway.upstream.endpoints import Endpoint, StreamDelivery
 from structuredllm_gateway.validation.outcomes import Outcome
 
@@ -207,7 +206,7 @@ async def give_out(stream: bytes, sink: Sink) -> None:
     await sink.end()
 
 
-async def refuse_in_stream(error: GatewayError, request_id: str, sink: Sink) -> None:
-    """End a stream whose status was sent: the error, the verdict, OpenAI's end mark."""
-    await sink.write(data_event(error_bytes(error, request_id)) + verdict_comment(error.outcome) + DONE)
+async def refuse_in_stream(error: GatewayError, incoming: Incoming, sink: Sink) -> None:
+    """End a stream whose status was sent: the error, the verdict, the end mark where the route has one."""
+    await sink.write(closing_events(incoming.route, error.outcome, error, incoming.request_id))
     await sink.end()

@@ -20,10 +20,11 @@ def wanted_chars(headers: Mapping[str, str], max_chars: int) -> int:
 
 
 def raw_text(choices: Sequence[Choice], index: int | None, max_chars: int) -> str | None:
-    """Return the start of the text of the choice that is at fault; None when none is wanted."""
+    """Return the start of the text (or the calls' arguments) of the choice at fault; None when unwanted."""
     if max_chars <= 0:
         return None
-    text = next((choice.text or "" for choice in choices if choice.index == index), "")
+    at_fault = next((choice for choice in choices if choice.index == index), None)
+    text = "" if at_fault is None else at_fault.text or "\n".join(c.arguments for c in at_fault.tool_calls)
     # A lone surrogate is a fault of the answer, and cannot be written in the error's own JSON.
     shown = text[:max_chars].encode("utf-8", "replace").decode()
     return shown if len(text) <= max_chars else shown + _CUT

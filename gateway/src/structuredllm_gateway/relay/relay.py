@@ -224,7 +224,7 @@ class Relay:
     async def _refused(self, incoming: Incoming, record: Record, error: GatewayError, sink: Sink) -> None:
         record.outcome, record.error_code = error.outcome, error.code
         if sink.started:
-            await refuse_in_stream(error, incoming.request_id, sink)
+            await refuse_in_stream(error, incoming, sink)
             return
         record.status = error.status
         body = error_bytes(error, incoming.request_id)

@@ -13,7 +13,7 @@ import orjson
 
 from structuredllm_gateway.errors import StructuredOutputError
 from structuredllm_gateway.relay.exchange import Exchange, Route, TryResult
-from structuredllm_gateway.validation.outcomes import FAULTS
+from structuredllm_gateway.validation.outcomes import CUT, FAULTS
 
 UNDER_WAY = "under_way"
 """Value of the header while the repair's own stream is being passed on: how it ends is not known yet."""
@@ -35,7 +35,7 @@ def repaired_exchange(exchange: Exchange, result: TryResult, now: float) -> Exch
     if not exchange.pool.structured.repair or exchange.is_repair or result.committed:
         return None
     # Only Enforce makes this error of a fault; a grammar reject has the same kind, and no violation to tell.
-    if not isinstance(error, StructuredOutputError) or result.outcome not in FAULTS:
+    if not isinstance(error, StructuredOutputError) or result.outcome not in FAULTS - CUT:
         return None
     if exchange.incoming.route is not Route.CHAT:
         return None
