@@ -84,6 +84,16 @@ def _two_branches() -> dict[str, Any]:
     return _of({"type": "object", "allOf": branches})
 
 
+def _doubled(times: int) -> dict[str, Any]:
+    """Return a schema in which each of a chain of definitions refers twice to the next."""
+    last = {f"d{times}": {"type": "string"}}
+    chain = {
+        f"d{n}": {"type": "object", "properties": {name: {"$ref": f"#/$defs/d{n + 1}"} for name in "ab"}}
+        for n in range(times)
+    }
+    return {"$defs": chain | last, "$ref": "#/$defs/d0"}
+
+
 _ERROR_EVENT = b'data: {"error": {"message": "CUDA error", "type": "InternalServerError", "code": 500}}\n\n'
 _STREAMED = structured(stream=True)
 
@@ -237,6 +247,15 @@ CASES: Sequence[Case] = (
         400,
         _of({"type": "object", "properties": {"next": {"$ref": "#"}}}),
         attempts=1,
+    ),
+    Case(
+        "anthropic-sdk#1185",
+        "a sub-schema that is referenced so often that its grammar is too large",
+        None,
+        Outcome.SCHEMA_REJECTED,
+        400,
+        _of(_doubled(24)),
+        attempts=0,
     ),
     Case(
         "vllm#11312",
