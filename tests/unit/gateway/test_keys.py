@@ -220,9 +220,10 @@ def test_tokens_are_reserved_by_the_maximum_and_settled_by_the_usage() -> None:
     first = gate.enter(bearer(), counted=True)
     first.admit("toy", b'{"max_tokens": 80}')
     second = gate.enter(bearer(), counted=True)
-    with pytest.raises(RateLimitedError) as caught:
-        second.admit("toy", b'{"max_completion_tokens":80}')
-    assert caught.value.type == "tokens"
+    for name in ("max_completion_tokens", "max_output_tokens"):
+        with pytest.raises(RateLimitedError) as caught:
+            second.admit("toy", b'{"%s":80}' % name.encode())
+        assert caught.value.type == "tokens"
     second.close(0)
     first.close(10)
     assert gate.enter(bearer(), counted=True).headers()["x-ratelimit-remaining-tokens"] == "90"

@@ -124,6 +124,16 @@ async def test_a_wrong_response_is_asked_for_again_on_another_replica() -> None:
         assert [path for path, _ in wrong.got + right.got] == [_PATH, _PATH]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_tokens_of_a_response_are_counted(stream: bool) -> None:
+    used = {"input_tokens": 7, "input_tokens_details": {"cached_tokens": 1}, "output_tokens": 5}
+    whole = response(message(_RIGHT), usage={**used, "total_tokens": 12})
+    async with serving(Engine(event_stream([_RIGHT], whole) if stream else whole)) as run:
+        assert (await run.ask(_asked(stream=stream), _PATH)).status_code == 200
+        assert run.metric("tokens_total", model="toy", kind="prompt") == 7
+        assert run.metric("tokens_total", model="toy", kind="completion") == 5
+
+
 async def test_function_calls_of_responses_are_judged() -> None:
     tool = {"type": "function", "name": "f", "strict": True, "parameters": SCHEMA}
     for arguments, outcome in ((_RIGHT, "ok"), ("{}", "schema_violation")):
