@@ -22,7 +22,7 @@ from structuredllm_gateway.keys.hashing import digest_of
 from structuredllm_gateway.keys.table import KeyEntry, KeyTable
 from structuredllm_gateway.relay.caller import Caller
 
-_MAX_TOKENS = re.compile(rb'"max_(?:completion_)?tokens"\s*:\s*(\d{1,9})')
+_MAX_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*(\d{1,9})')
 _BYTES_PER_TOKEN = 4
 _CONCURRENCY_RETRY_SECONDS = 1.0
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
