@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -42,11 +42,15 @@ class _Node:
     url: str
 
 
-async def _start(source: FixedEndpoints, settings: Settings) -> _Node:
+async def _start(
+    source: FixedEndpoints,
+    settings: Settings,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> _Node:
     app = create_app(
         settings, upstream=upstream_client(settings.upstream), endpoints=source, log=capturing_log([])
     )
-    server = GatewayServer(app, settings.server, capturing_log([]), limits=settings.limits)
+    server = GatewayServer(app, settings.server, capturing_log([]), limits=settings.limits, pause=pause)
     started = asyncio.Event()
     serving = asyncio.create_task(server.serve(started.set))
     await asyncio.wait_for(started.wait(), 10)
@@ -61,16 +65,18 @@ class _Balancer:
         self._http = http
         self._ready: list[_Node] = []
         self._next = 0
+        self._looking = asyncio.Lock()
 
     async def look(self) -> None:
-        ready = []
-        for node in self.nodes:
-            try:
-                if (await self._http.get(node.url + "/ready")).status_code == 200:
-                    ready.append(node)
-            except httpx.HTTPError:
-                pass
-        self._ready = ready
+        async with self._looking:  # an older look must not end after a newer one
+            ready = []
+            for node in tuple(self.nodes):
+                try:
+                    if (await self._http.get(node.url + "/ready")).status_code == 200:
+                        ready.append(node)
+                except httpx.HTTPError:
+                    pass
+            self._ready = ready
 
     def pick(self) -> str:
         self._next += 1
@@ -78,7 +84,7 @@ class _Balancer:
 
 
 async def test_a_rolling_restart_under_load_fails_no_request() -> None:
-    quick = {"host": "127.0.0.1", "port": 0, "metrics_port": 0, "drain_delay_seconds": 1.0}
+    quick = {"host": "127.0.0.1", "port": 0, "metrics_port": 0, "drain_delay_seconds": 0.3}
     settings = settings_with(server=quick)
     script = FakeScript(chunk_delay_seconds=0.01, chunk_chars=8)
     bad: list[str] = []
@@ -89,7 +95,13 @@ async def test_a_rolling_restart_under_load_fails_no_request() -> None:
     ):
         balancer = _Balancer(http)
         source = pool_of(engine)
-        balancer.nodes = [await _start(source, settings) for _ in range(2)]
+
+        async def until_noticed(seconds: float) -> None:
+            # The delay is as long as a balancer needs to notice; here it needs what the machine gives it.
+            await balancer.look()
+            await asyncio.sleep(seconds)
+
+        balancer.nodes = [await _start(source, settings, until_noticed) for _ in range(2)]
         await balancer.look()
         over = asyncio.Event()
 
@@ -114,7 +126,7 @@ async def test_a_rolling_restart_under_load_fails_no_request() -> None:
         working.append(asyncio.create_task(watch()))
         for index in (0, 1):
             old = balancer.nodes[index]
-            balancer.nodes.append(await _start(source, settings))
+            balancer.nodes.append(await _start(source, settings, until_noticed))
             await asyncio.sleep(0.1)
             old.server.stop()
             async with asyncio.timeout(30):
