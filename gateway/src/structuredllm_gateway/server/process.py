@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -72,8 +72,13 @@ class GatewayServer:
         *,
         limits: LimitSettings | None = None,
         place: WorkerPlace | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Prepare; nothing listens yet. `place` is set in one of several workers, which share the ports."""
+        """Prepare; nothing listens yet. `place` is set in one of several workers, which share the ports.
+
+        `pause` is how the drain delay is waited for.
+        """
+        self._pause = pause
         self._settings = settings
         self._log = log
         self._life: LifeState = app.state.life
@@ -125,7 +130,7 @@ class GatewayServer:
                 on_started()
             await self._stop.wait()
             self._log.info("draining", seconds=self._settings.drain_delay_seconds)
-            await asyncio.sleep(self._settings.drain_delay_seconds)
+            await self._pause(self._settings.drain_delay_seconds)
             self._api.should_exit = True
             await running[0]
         finally:

@@ -13,7 +13,8 @@ from structuredllm_gateway.keys.gatekeeper import Grant
 
 SCOPE_KEY = "structuredllm.visit"
 _USAGE = b'"usage"'
-_COUNTS = re.compile(rb'"(prompt|input|completion|output)_tokens"\s*:\s*(\d{1,12})')
+# The responses API calls them input and output.
+_COUNTS = re.compile(rb'"(prompt|completion|input|output)_tokens"\s*:\s*(\d{1,12})')
 # Of a whole answer only its end can hold the usage: engines write it after the choices.
 _TAIL = 4096
 
@@ -66,7 +67,7 @@ class Visit:
         if at < 0:
             return
         for kind, count in _COUNTS.findall(data, at):
-            if kind in (b"prompt", b"input"):  # the responses API has names of its own
+            if kind in (b"prompt", b"input"):
                 self.prompt_tokens = int(count)
             else:
                 self.completion_tokens = int(count)
