@@ -39,7 +39,7 @@ from structuredllm_gateway.routes.response import RelayResponse
 from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
 from structuredllm_gateway.telemetry.metrics import Metrics
-from structuredllm_gateway.telemetry.request_id import SCOPE_KEY
+from structuredllm_gateway.telemetry.request_id import SCOPE_KEY, counted_ids
 from structuredllm_gateway.telemetry.waits import TimedUpstream
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
@@ -80,7 +80,7 @@ def create_app(
     endpoints: EndpointSource,
     clock: Callable[[], float] = time.monotonic,
     rng: random.Random | None = None,
-    new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    new_id: Callable[[], str] | None = None,
     log: structlog.typing.FilteringBoundLogger | None = None,
     wall_clock: Callable[[], float] = time.time,
     probe: Probe | None = None,
@@ -93,7 +93,8 @@ def create_app(
         endpoints: where engines are; followed while the app runs.
         clock: monotonic seconds.
         rng: breaks ties when picking.
-        new_id: makes request ids, and the seeds that make bursts cold.
+        new_id: makes request ids, and the seeds that make bursts cold; default: random for the process, then
+            counted.
         log: gets one line per request.
         wall_clock: seconds since 1970, for what people read.
         probe: decides whether a quarantine ends; default: a real burst.
@@ -103,6 +104,7 @@ def create_app(
     """
     logger = log if log is not None else get_logger("gateway")
     chance = rng if rng is not None else random.Random()  # noqa: S311 - ties and ids, no secret
+    make_id = new_id if new_id is not None else counted_ids(uuid.uuid4().hex[:20])
     life = LifeState()
     metrics = Metrics(endpoints.snapshot)
     keys = metrics.key_file = key_file_of(settings.auth, logger)
@@ -121,7 +123,7 @@ def create_app(
         log=logger,
     )
     metrics.watch(roster)
-    burst = probe if probe is not None else BurstProbe(settings.probe, new_id)
+    burst = probe if probe is not None else BurstProbe(settings.probe, make_id)
     if isinstance(burst, BurstProbe):
         burst.listen(
             lambda model, verdict: metrics.probe_bursts.labels(metrics.model_label(model), verdict).inc()
@@ -177,7 +179,7 @@ def create_app(
         Entrance,
         gatekeeper=gatekeeper,
         metrics=metrics,
-        new_id=new_id,
+        new_id=make_id,
         rng=chance,
         log=logger,
         clock=clock,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,6 +11,7 @@ from structuredllm_gateway.admission.limits import ClientClosedError
 from structuredllm_gateway.errors import BodyTimeoutError, BodyTooLargeError
 from structuredllm_gateway.routes.downstream import Downstream, HeaderMap
 from structuredllm_gateway.routes.response import AsgiSink
+from structuredllm_gateway.telemetry.request_id import counted_ids, is_well_formed
 from tests.unit.gateway.raw_server import raw_server
 from tests.unit.gateway.support import gateway, plain, pool_of, until
 
@@ -33,14 +33,14 @@ class Channel:
     async def __call__(self) -> dict[str, Any]:
         if self._messages:
             if self._waits:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
             return self._messages.pop(0)
         return await self.later.get()
 
 
-def downstream(channel: Channel, headers: Sequence[tuple[bytes, bytes]] = ()) -> Downstream:
+def downstream(channel: Channel, timeout_seconds: float = 10) -> Downstream:
     task = cast("asyncio.Task[Any]", asyncio.current_task())
-    return Downstream(channel, HeaderMap(list(headers)), task, max_bytes=10, timeout_seconds=0.05)
+    return Downstream(channel, HeaderMap([]), task, max_bytes=10, timeout_seconds=timeout_seconds)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -76,7 +76,7 @@ async def test_declared_length_above_the_limit_is_not_read_at_all() -> None:
 @pytest.mark.parametrize("messages", [[], [part(b"a", True)]])
 async def test_body_that_does_not_come_is_a_timeout(messages: list[dict[str, Any]]) -> None:
     with pytest.raises(BodyTimeoutError):
-        await downstream(Channel(*messages)).read()
+        await downstream(Channel(*messages), 0.02).read()
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -143,6 +143,14 @@ async def test_engine_that_leaves_its_stream_open_is_not_a_client_that_has_gone(
         assert answer.status_code == 200
         await until(lambda: run.request_lines)
         assert run.request_lines[0]["outcome"] == "plain"
+
+
+def test_ids_of_a_process_differ_and_are_well_formed() -> None:
+    made = counted_ids("a" * 20)
+    ids = [made() for _ in range(100)]
+    assert len(set(ids)) == 100
+    assert {len(item) for item in ids} == {32}
+    assert all(is_well_formed(item) for item in ids)
 
 
 def test_header_map_gives_the_first_of_two() -> None:

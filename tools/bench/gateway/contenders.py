@@ -122,7 +122,8 @@ def _ours(place: Place) -> Start:
             f"{prefix}VALIDATION__DEFAULT_MODE": "Enforce",
             f"{prefix}AUTH__MODE": "keys",
             f"{prefix}AUTH__KEYS_FILE": str(keys),
-            f"{prefix}WARMUP__POLICY": "Disabled",
+            # The mock engine's one answer would not pass the burst.
+            f"{prefix}PROBE__STATIC_GATE": "false",
         },
     )
 

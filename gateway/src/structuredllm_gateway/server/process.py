@@ -162,6 +162,8 @@ def server_config(
         uds=uds,
         http=protocol_of(connections),
         ws="none",
+        # A layer of its own on every request, for a client address that nothing here reads from a header.
+        proxy_headers=False,
         lifespan="on" if has_lifespan else "off",
         log_config=None,
         access_log=False,

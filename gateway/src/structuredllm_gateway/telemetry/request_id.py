@@ -5,7 +5,9 @@ Owns the header and what may be in it; the entrance sets it.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
 
 HEADER = "x-request-id"
 SCOPE_KEY = "structuredllm.request_id"
@@ -15,3 +17,9 @@ _WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 def is_well_formed(request_id: str) -> bool:
     """Whether a client's id may be used: short, and harmless in logs and headers."""
     return _WELL_FORMED.fullmatch(request_id) is not None
+
+
+def counted_ids(start: str) -> Callable[[], str]:
+    """Return a maker of ids: `start`, which is random for the process, and a count of twelve hex digits."""
+    count = itertools.count()
+    return lambda: f"{start}{next(count):012x}"
