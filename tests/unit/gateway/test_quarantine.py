@@ -290,6 +290,13 @@ def test_models_that_are_gone_leave_no_series_and_no_load_behind() -> None:
     assert stage.roster.quarantined == 0
 
 
+def test_a_source_that_changes_without_saying_so_is_seen_at_the_next_request() -> None:
+    stage = Stage(known("a", "b"))
+    assert picked(stage.pool()) == {"a", "b"}
+    stage.source._view = view_of(known("a", endpoint("b", EndpointState.TERMINATING)))
+    assert picked(stage.pool()) == {"a"}
+
+
 def test_staleness_is_timed_from_its_beginning() -> None:
     stage = Stage(known("a"))
     assert stage.metric("discovery_stale_seconds") == 0
