@@ -164,6 +164,49 @@ GATEWAY_PANELS = (
         unit="s",
     ),
     Panel(
+        "The gateway's own time",
+        "Part of a request in which neither an engine nor the client was waited for.",
+        _quantiles("structuredllm_gateway_own_seconds", GATEWAY),
+        unit="s",
+    ),
+    Panel(
+        "Time between tokens",
+        "Between two parts of a streamed answer.",
+        _quantiles("structuredllm_gateway_inter_token_seconds", GATEWAY),
+        unit="s",
+    ),
+    Panel(
+        "Tokens",
+        "Tokens a second as the engines count them: of prompts, and of answers (completion).",
+        (_rate("structuredllm_gateway_tokens_total", GATEWAY, "model, kind"),),
+    ),
+    Panel(
+        "Requests refused for their key",
+        "401, 403 and 429: unknown key, model that is not allowed, allowance used up.",
+        (_rate("structuredllm_gateway_key_refusals_total", NAMESPACE, "reason"),),
+        unit="reqps",
+    ),
+    Panel(
+        "API keys",
+        "Keys in force; `stale` is 1 while the key file on disk cannot be used, `errors` counts those.",
+        (
+            Query(f"max by (pod) (structuredllm_gateway_keys{{{NAMESPACE}}})", "{{pod}} keys"),
+            Query(f"max by (pod) (structuredllm_gateway_key_file_stale{{{NAMESPACE}}})", "{{pod}} stale"),
+            Query(
+                f"sum by (pod) (increase(structuredllm_gateway_key_file_errors_total{{{NAMESPACE}}}{RATE}))",
+                "{{pod}} errors",
+            ),
+        ),
+    ),
+    Panel(
+        "Client connections",
+        "Open connections, and those the gateway ended by itself: slow, too large, too many.",
+        (
+            Query(f"sum by (pod) (structuredllm_gateway_connections{{{NAMESPACE}}})", "{{pod}} open"),
+            _rate("structuredllm_gateway_connections_ended_total", NAMESPACE, "reason"),
+        ),
+    ),
+    Panel(
         "Upstream attempts by reason",
         "Attempts sent to engines and why; everything but the first attempt is a retry.",
         (_rate("structuredllm_gateway_upstream_attempts_total", GATEWAY, "model, reason"),),

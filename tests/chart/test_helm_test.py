@@ -53,6 +53,12 @@ def test_passes_with_models_and_without(script: ModuleType, body: bytes) -> None
         script.main(url)
 
 
+def test_passes_where_a_key_is_asked_for(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with server({"/health": lambda: (200, b"{}"), "/v1/models": lambda: (401, b"{}")}) as url:
+        script.main(url)
+    assert "asks for an API key" in capsys.readouterr().out
+
+
 def test_waits_for_endpoints_that_settle(script: ModuleType) -> None:
     states = iter([(503, b""), (503, b""), (200, b"{}")])
     with server({"/health": lambda: next(states), "/v1/models": lambda: (200, MODELS)}) as url:

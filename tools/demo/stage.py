@@ -80,7 +80,7 @@ def install_chart(kubectl: Kubectl, references: Mapping[str, str], console: Cons
     command = (
         str(helm), "upgrade", "--install", RELEASE, "charts/structuredllm",
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
-        "--kubeconfig", str(kubectl.kubeconfig), "--set", "gateway.replicas=1",
+        "--kubeconfig", str(kubectl.kubeconfig), "--set", "gateway.replicas=1,gateway.auth.open=true",
         *_image_values("operator", references["operator"]), *_image_values("gateway", references["gateway"]),
     )  # fmt: skip
     console.info("helm " + " ".join(command[1:9]) + " ...")

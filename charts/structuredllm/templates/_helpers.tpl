@@ -153,3 +153,8 @@ subjects:
 {{- end }}
 {{- end }}
 {{- end -}}
+
+{{/* The Secret with the hashes of the gateway's API keys. */}}
+{{- define "structuredllm.gatewayKeysSecret" -}}
+{{- .Values.gateway.auth.existingSecret | default (printf "%s-gateway-keys" (include "structuredllm.fullname" .)) -}}
+{{- end }}

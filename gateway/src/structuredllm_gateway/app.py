@@ -9,8 +9,9 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from fastapi import FastAPI
@@ -19,23 +20,49 @@ from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from structuredllm_gateway import __version__
-from structuredllm_gateway.errors import GatewayError, RequestError
+from structuredllm_gateway.entrance import Entrance
+from structuredllm_gateway.errors import GatewayError, RequestError, SettingsError
+from structuredllm_gateway.keys.file import KeyFile, every
+from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
+from structuredllm_gateway.relay.exchange import Route
 from structuredllm_gateway.relay.relay import Relay
 from structuredllm_gateway.replicas.recovery import Recovery
 from structuredllm_gateway.replicas.report import ReplicaReport
 from structuredllm_gateway.replicas.roster import Roster
 from structuredllm_gateway.replicas.rules import pool_rules
 from structuredllm_gateway.routes import completions, health, models
-from structuredllm_gateway.settings import Settings
+from structuredllm_gateway.routes.response import RelayResponse
+from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
 from structuredllm_gateway.telemetry.metrics import Metrics
-from structuredllm_gateway.telemetry.request_id import SCOPE_KEY, RequestIdMiddleware
+from structuredllm_gateway.telemetry.request_id import SCOPE_KEY
+from structuredllm_gateway.telemetry.waits import TimedUpstream
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
 from structuredllm_gateway.upstream.prober import BurstProbe, Probe
+
+
+class GatewayApp(FastAPI):
+    """FastAPI, but the relayed routes are answered before its middleware and routing.
+
+    They are declared as routes, too: for the API document, and for what is answered when the method is wrong.
+    `relayed` maps paths to ASGI apps.
+    """
+
+    relayed: Mapping[str, ASGIApp] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the life of the process."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            relayed = self.relayed.get(scope["path"])
+            if relayed is not None:
+                await relayed(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
 
 
 class LifeState:
@@ -75,15 +102,22 @@ def create_app(
         The app; `app.state.life` is its `LifeState`, `app.state.registry` its metrics registry.
     """
     logger = log if log is not None else get_logger("gateway")
+    chance = rng if rng is not None else random.Random()  # noqa: S311 - ties and ids, no secret
     life = LifeState()
     metrics = Metrics(endpoints.snapshot)
+    keys = metrics.key_file = key_file_of(settings.auth, logger)
+    gatekeeper = Gatekeeper(
+        None if keys is None else lambda: keys.table,
+        clock=clock,
+        assumed_tokens=settings.auth.assumed_tokens,
+    )
     roster = Roster(
         endpoints,
         pool_rules(settings),
         max_waiting=settings.warmup.max_waiting,
         metrics=metrics,
         clock=clock,
-        rng=rng if rng is not None else random.Random(),  # noqa: S311 - no secret
+        rng=chance,
         log=logger,
     )
     metrics.watch(roster)
@@ -95,7 +129,7 @@ def create_app(
     recovery = Recovery(roster, burst, clock=clock, log=logger)
     relay = Relay(
         settings=settings,
-        upstream=upstream,
+        upstream=TimedUpstream(upstream, clock),
         endpoints=endpoints,
         roster=roster,
         metrics=metrics,
@@ -105,7 +139,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        running = [asyncio.create_task(part) for part in (endpoints.run(), recovery.run())]
+        parts = [endpoints.run(), recovery.run()]
+        if keys is not None:
+            parts.append(keys.run(every(settings.auth.reload_seconds)))
+        running = [asyncio.create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(lambda task: _report_end(task, logger))
         try:
@@ -113,10 +150,10 @@ def create_app(
         finally:
             for task in running:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.wait(running)
             await upstream.aclose()
 
-    app = FastAPI(
+    app = GatewayApp(
         title="structuredllm gateway",
         version=__version__,
         lifespan=lifespan,
@@ -130,12 +167,50 @@ def create_app(
     app.state.replicas = ReplicaReport(
         roster, clock=clock, wall_clock=wall_clock, slow_start=settings.routing.slow_start_seconds
     )
+    app.state.connections = metrics.connections
     app.include_router(completions.build_router(relay, settings.limits))
     app.include_router(models.build_router(endpoints))
     app.include_router(health.build_router(endpoints, lambda: life.draining, roster.stale_seconds))
-    app.add_middleware(RequestIdMiddleware, new_id=new_id)
+    entrance = partial(
+        Entrance,
+        gatekeeper=gatekeeper,
+        metrics=metrics,
+        new_id=new_id,
+        rng=chance,
+        log=logger,
+        clock=clock,
+    )
+    app.add_middleware(entrance)
+    app.relayed = {route.path: entrance(RelayResponse(relay, route, settings.limits)) for route in Route}
     _answer_in_openai_shape(app)
     return app
+
+
+def check_chosen(settings: AuthSettings) -> None:
+    """Check that somebody has said who may ask.
+
+    Raises:
+        SettingsError: nobody has.
+    """
+    if settings.mode is None:
+        raise SettingsError(
+            "auth.mode is not set: choose keys (with auth.keys_file, the hashes that `structuredllm-gateway "
+            "hash-key` prints), or open to let everyone ask who reaches the port"
+        )
+
+
+def key_file_of(settings: AuthSettings, log: structlog.typing.FilteringBoundLogger) -> KeyFile | None:
+    """Return the key file, None when everyone may ask.
+
+    Raises:
+        SettingsError: see `check_chosen`.
+    """
+    check_chosen(settings)
+    return (
+        None
+        if settings.keys_file is None or settings.mode is AuthMode.OPEN
+        else KeyFile(settings.keys_file, log)
+    )
 
 
 def registry_of(app: FastAPI) -> CollectorRegistry:

@@ -6,10 +6,13 @@ asked, 2 the configuration cannot work.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import tempfile
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 import uvloop
@@ -18,14 +21,17 @@ from pydantic_settings import CliApp, CliToggleFlag, SettingsConfigDict
 from pydantic_settings import SettingsError as ParseError
 
 from structuredllm_gateway import __version__
-from structuredllm_gateway.app import create_app
+from structuredllm_gateway.app import check_chosen, create_app, key_file_of
 from structuredllm_gateway.errors import SettingsError
-from structuredllm_gateway.server import GatewayServer
+from structuredllm_gateway.keys.hashing import hash_key_command
+from structuredllm_gateway.server.process import GatewayServer
+from structuredllm_gateway.server.supervisor import Supervisor
+from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace
 from structuredllm_gateway.settings import DiscoveryMode, ProbeSettings, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
 from structuredllm_gateway.upstream import kubernetes
-from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
+from structuredllm_gateway.upstream.http1 import Http1Client
 from structuredllm_gateway.upstream.prober import BurstProbe, Probe
 from structuredllm_gateway.upstream.reachable import is_reachable
 from structuredllm_gateway.upstream.static import StaticEndpoint, StaticEndpoints, StaticGate
@@ -35,7 +41,8 @@ class CommandLine(Settings):
     """OpenAI-compatible gateway for engines with structured output.
 
     Every flag can also be set in the environment: --upstream.max-attempts is
-    STRUCTUREDLLM_GATEWAY_UPSTREAM__MAX_ATTEMPTS.
+    STRUCTUREDLLM_GATEWAY_UPSTREAM__MAX_ATTEMPTS. `structuredllm-gateway hash-key` makes entries for the
+    key file.
     """
 
     model_config = SettingsConfigDict(
@@ -52,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(__version__)
         return 0
+    if given[:1] == ["hash-key"]:
+        return hash_key_command(given[1:])
     try:
         settings = CliApp.run(CommandLine, cli_args=given)
     except ValidationError as error:
@@ -67,30 +76,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     configure_logging(settings.log_level)
+    given_place = os.environ.get(PLACE_VARIABLE)
+    worker = None if given_place is None else WorkerPlace.of_variable(given_place)
     try:
-        return uvloop.run(_run(settings))
+        if settings.server.workers > 1 and worker is None and not settings.check_config:
+            return _supervise(settings, given)
+        return uvloop.run(_run(settings, worker))
     except SettingsError as error:
         print(f"structuredllm-gateway: {error}", file=sys.stderr)
         return 2
 
 
-async def _run(settings: CommandLine) -> int:
-    log = get_logger("gateway")
+def _supervise(settings: CommandLine, arguments: Sequence[str]) -> int:
+    """Run several workers, each this command again with a place among them."""
+    log = get_logger("supervisor")
+    check_chosen(settings.auth)
+    command = (sys.executable, "-m", "structuredllm_gateway.cli", *arguments)
+
+    async def run(folder: Path) -> int:
+        supervisor = Supervisor(command, settings.server, folder, log)
+        supervisor.install_signals()
+        return await supervisor.run()
+
+    with tempfile.TemporaryDirectory(prefix="structuredllm-gateway-") as folder:
+        return uvloop.run(run(Path(folder)))
+
+
+async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
+    log = get_logger("gateway") if place is None else get_logger("gateway").bind(worker=place.number)
     rng = random.Random()  # noqa: S311 - jitter and ties, no secret
+    check_chosen(settings.auth)
     probe = BurstProbe(settings.probe, lambda: uuid.uuid4().hex)
     endpoints = await _endpoints(settings, probe, log, rng)
     if settings.check_config:
+        keys = key_file_of(settings.auth, log)
+        if keys is not None and keys.is_stale:
+            raise SettingsError("auth.keys_file cannot be used; the log line above says why")
         print("structuredllm-gateway: the configuration is valid")
         return 0
-    upstream = HttpxUpstreamClient(
-        max_connections=settings.upstream.max_connections,
-        keepalive_seconds=settings.upstream.keepalive_seconds,
-        connect_timeout_seconds=settings.upstream.connect_timeout_seconds,
-        read_timeout_seconds=settings.upstream.try_timeout_seconds,
-        pool_timeout_seconds=settings.upstream.connect_timeout_seconds,
-    )
+    upstream = Http1Client.of(settings.upstream)
     app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log, probe=probe)
-    server = GatewayServer(app, settings.server, log)
+    server = GatewayServer(app, settings.server, log, limits=settings.limits, place=place)
     server.install_signals()
     await server.serve()
     return 0

@@ -35,8 +35,33 @@ class ServerSettings(_Group):
     host: str = Field(default="0.0.0.0", description="Address to listen on.")  # noqa: S104 - a pod has one address
     port: int = Field(default=8080, ge=0, le=65535, description="Port of the API; 0 = a free one.")
     metrics_port: int = Field(default=9090, ge=0, le=65535, description="Port of /metrics; 0 = a free one.")
+    workers: int = Field(
+        default=1, ge=1, le=64, description="Processes that share the port; more than one uses more cores."
+    )
     keepalive_seconds: int = Field(
         default=75, ge=1, description="How long an idle client connection is kept."
+    )
+    header_timeout_seconds: float = Field(
+        default=5.0, gt=0, description="For a request's header to arrive, from the connection's start on."
+    )
+    write_timeout_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="A client that has not read what waits for it for this long is disconnected.",
+    )
+    write_buffer_bytes: int = Field(
+        default=64 * 1024,
+        ge=4096,
+        description="What may wait for a client before the engine's stream is held.",
+    )
+    max_header_bytes: int = Field(
+        default=32 * 1024, ge=1024, description="Longest request header, with the URL; above it 431."
+    )
+    max_connections: int = Field(
+        default=4096,
+        ge=1,
+        description="Open client connections of a process. Above it the one that has waited longest for a "
+        "request is closed; when all are busy the new one gets a 503.",
     )
     drain_delay_seconds: float = Field(
         default=5.0,
@@ -49,6 +74,37 @@ class ServerSettings(_Group):
         ge=1,
         description="After the port is closed: how long running requests and streams may go on.",
     )
+
+
+class AuthMode(StrEnum):
+    """Who may ask."""
+
+    KEYS = "keys"
+    OPEN = "open"
+
+
+class AuthSettings(_Group):
+    """API keys."""
+
+    mode: AuthMode | None = Field(
+        default=None, description="keys or open (everyone may ask). Has no default: the choice is yours."
+    )
+    keys_file: Path | None = Field(
+        default=None,
+        description="JSON or YAML file with the hashes of the keys, for mode keys; a change takes effect.",
+    )
+    reload_seconds: float = Field(default=2.0, gt=0, description="How often the key file is looked at.")
+    assumed_tokens: int = Field(
+        default=512,
+        ge=0,
+        description="Tokens reserved for a request that names no max_tokens, until the engine has counted.",
+    )
+
+    @model_validator(mode="after")
+    def _needs_file(self) -> AuthSettings:
+        if self.mode is AuthMode.KEYS and self.keys_file is None:
+            raise ValueError("mode keys needs keys_file: the mounted file with the hashes of the keys")
+        return self
 
 
 class DiscoveryMode(StrEnum):
@@ -101,12 +157,25 @@ class UpstreamSettings(_Group):
     """How engines are asked."""
 
     max_connections: int = Field(default=2048, ge=1, description="Open connections to engines, all together.")
+    max_connections_per_endpoint: int = Field(
+        default=1024, ge=1, description="Open connections to one engine."
+    )
+    max_connection_waiters: int = Field(
+        default=1024, ge=0, description="Requests that wait for a connection; the next one fails at once."
+    )
+    max_head_bytes: int = Field(
+        default=64 * 1024,
+        ge=1024,
+        description="Longest head of an engine's answer (status and header fields).",
+    )
     keepalive_seconds: float = Field(
         default=2.0,
         gt=0,
         description="How long an idle connection is kept; well below the 5 s after which vLLM closes it.",
     )
-    connect_timeout_seconds: float = Field(default=3.0, gt=0, description="For opening a connection.")
+    connect_timeout_seconds: float = Field(
+        default=3.0, gt=0, description="For opening a connection, and for waiting until one is free."
+    )
     try_timeout_seconds: float = Field(
         default=300.0,
         gt=0,
@@ -250,7 +319,7 @@ class LimitSettings(_Group):
 
     max_inflight_requests: int = Field(default=1024, ge=1, description="Above it requests are shed with 503.")
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, description="Longest request body.")
-    body_timeout_seconds: float = Field(default=15.0, gt=0, description="For a request body to arrive.")
+    body_timeout_seconds: float = Field(default=10.0, gt=0, description="For a request body to arrive.")
     retry_after_seconds: int = Field(default=2, ge=1, description="Retry-After of a shed request.")
     no_endpoint_retry_after_seconds: int = Field(
         default=10, ge=1, description="Retry-After while no replica serves: engines start in tens of seconds."
@@ -390,6 +459,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    auth: AuthSettings = AuthSettings()
     discovery: DiscoverySettings = DiscoverySettings()
     upstream: UpstreamSettings = UpstreamSettings()
     retries: RetrySettings = RetrySettings()

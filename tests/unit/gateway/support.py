@@ -17,9 +17,9 @@ from fastapi import FastAPI
 from httpx_aiohttp import AiohttpTransport
 
 from structuredllm_gateway.app import create_app, registry_of
-from structuredllm_gateway.server import _Server
+from structuredllm_gateway.server.bounds import Connections
+from structuredllm_gateway.server.process import LoopServer, bounds_of, protocol_of
 from structuredllm_gateway.settings import DiscoverySettings, Settings, UpstreamSettings
-from structuredllm_gateway.upstream.client import HttpxUpstreamClient
 from structuredllm_gateway.upstream.endpoints import (
     Endpoint,
     EndpointSource,
@@ -28,6 +28,7 @@ from structuredllm_gateway.upstream.endpoints import (
     Snapshot,
     ValidationMode,
 )
+from structuredllm_gateway.upstream.http1 import Http1Client
 from tests.fakes.fake_engine import FakeEngine
 
 SCHEMA: Mapping[str, Any] = {
@@ -121,17 +122,11 @@ def pool_of(
 
 def settings_with(**groups: Mapping[str, Any]) -> Settings:
     """Return settings with some values changed, independent of the environment."""
-    return Settings.model_validate({"discovery": DiscoverySettings(), **groups})
+    return Settings.model_validate({"discovery": DiscoverySettings(), "auth": {"mode": "open"}, **groups})
 
 
-def upstream_client(settings: UpstreamSettings) -> HttpxUpstreamClient:
-    return HttpxUpstreamClient(
-        max_connections=settings.max_connections,
-        keepalive_seconds=settings.keepalive_seconds,
-        connect_timeout_seconds=settings.connect_timeout_seconds,
-        read_timeout_seconds=settings.try_timeout_seconds,
-        pool_timeout_seconds=settings.connect_timeout_seconds,
-    )
+def upstream_client(settings: UpstreamSettings) -> Http1Client:
+    return Http1Client.of(settings)
 
 
 def capturing_log(lines: list[Mapping[str, Any]]) -> structlog.typing.FilteringBoundLogger:
@@ -157,8 +152,18 @@ async def gateway(endpoints: EndpointSource, settings: Settings | None = None) -
         rng=First(),
         log=capturing_log(logs),
     )
-    server = _Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1)
+    connections = Connections(bounds_of(chosen.server, chosen.limits), app.state.connections)
+    server = LoopServer(
+        uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=0,
+            http=protocol_of(connections),
+            ws="none",
+            log_config=None,
+            timeout_keep_alive=chosen.server.keepalive_seconds,
+            timeout_graceful_shutdown=1,
+        )
     )
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())

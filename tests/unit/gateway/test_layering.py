@@ -30,6 +30,7 @@ _PURE = [
     "relay/raw_text.py",
     "relay/repair.py",
     "relay/streams.py",
+    "upstream/client.py",
     "upstream/endpoints.py",
     "upstream/kube_state.py",
     "upstream/retry.py",

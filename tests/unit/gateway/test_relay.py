@@ -26,6 +26,8 @@ from tests.unit.gateway.support import (
     until,
 )
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 
 async def test_valid_structured_answer_passes_unchanged_and_is_named_ok() -> None:
     async with FakeEngine() as engine, gateway(pool_of(engine)) as run:
@@ -49,7 +51,7 @@ async def test_engine_gets_the_same_bytes_the_request_id_and_no_credentials() ->
             "authorization": "Bearer secret",
             "cookie": "a=b",
             "x-request-id": "req-1",
-            "traceparent": "00-1-2-01",
+            "traceparent": TRACEPARENT,
             "content-type": "text/plain",
         }
         answer = await run.http.post("/v1/chat/completions", content=raw, headers=headers)
@@ -58,7 +60,7 @@ async def test_engine_gets_the_same_bytes_the_request_id_and_no_credentials() ->
         seen = engine.received[0]
         assert seen.headers["content-length"] == str(len(raw))
         assert seen.headers["x-request-id"] == "req-1"
-        assert seen.headers["traceparent"] == "00-1-2-01"
+        assert seen.headers["traceparent"] == TRACEPARENT
         assert seen.headers["content-type"] == "application/json"
         assert not {"authorization", "cookie"} & set(seen.headers)
 
@@ -154,8 +156,9 @@ async def test_grammar_reject_is_counted_by_replica_and_on_the_request() -> None
         answer = await run.ask(structured())
         assert answer.headers["x-structuredllm-fsm-errors"] == "1"
         assert run.request_lines[0]["fsm_errors"] == 1
-        assert run.metric("fsm_errors_total", model="toy", replica="r0") == 1
-        assert run.metric("fsm_errors_total", model="toy", replica="r1") is None
+        labels = {"schema": run.request_lines[0]["schema"][:16], "backend": "auto"}
+        assert run.metric("fsm_errors_total", model="toy", replica="r0", **labels) == 1
+        assert run.metric("fsm_errors_total", model="toy", replica="r1", **labels) is None
 
 
 async def test_the_same_engine_error_on_an_unstructured_request_is_no_grammar_reject() -> None:

@@ -14,7 +14,7 @@ from httpx_aiohttp import AiohttpTransport
 from structuredllm_gateway import __version__
 from structuredllm_gateway.app import create_app
 from structuredllm_gateway.cli import main
-from structuredllm_gateway.server import GatewayServer
+from structuredllm_gateway.server.process import GatewayServer
 from structuredllm_gateway.settings import Settings
 from structuredllm_gateway.upstream.endpoints import Snapshot
 from tests.fakes.fake_engine import FakeEngine
@@ -166,6 +166,7 @@ def test_check_config_accepts_a_static_list(
     monkeypatch.setenv("STRUCTUREDLLM_GATEWAY_DISCOVERY__MODE", "static")
     listed = json.dumps([{"model": "toy", "url": "http://engine:8000"}])
     monkeypatch.setenv("STRUCTUREDLLM_GATEWAY_DISCOVERY__STATIC_ENDPOINTS", listed)
+    monkeypatch.setenv("STRUCTUREDLLM_GATEWAY_AUTH__MODE", "open")
     assert main(["--check-config"]) == 0
     assert "valid" in capsys.readouterr().out
 
@@ -175,10 +176,17 @@ def test_check_config_accepts_a_static_list(
     [
         (["--server.port=abc"], "server.port"),
         (["--discovery.mode=static"], "static_endpoints"),
-        (["--check-config", "--discovery.kubeconfig=/does/not/exist"], "discovery.kubeconfig"),
+        ([], "auth.mode is not set: choose keys"),
+        (["--server.workers=2"], "auth.mode is not set: choose keys"),
+        (["--auth.mode=keys"], "needs keys_file"),
+        (
+            ["--check-config", "--auth.mode=open", "--discovery.kubeconfig=/does/not/exist"],
+            "discovery.kubeconfig",
+        ),
         (
             [
                 "--check-config",
+                "--auth.mode=open",
                 "--discovery.mode=static",
                 '--discovery.static-endpoints=[{"model":"a","url":"http://x"},{"model":"a","url":"http://x"}]',
             ],

@@ -108,7 +108,8 @@ async def test_reject_before_the_first_part_is_tried_on_another_replica(names_ca
         assert events_of(answer.text)[-2] == _comment("ok")
         # The role chunk of the first try was taken back.
         assert answer.text.count('"role"') == 1
-        assert run.metric("fsm_errors_total", model="toy", replica="r0") == 1
+        labels = {"schema": run.request_lines[0]["schema"][:16], "backend": "auto"}
+        assert run.metric("fsm_errors_total", model="toy", replica="r0", **labels) == 1
 
 
 async def test_reject_on_all_replicas_before_the_first_part_is_a_502() -> None:
@@ -134,7 +135,8 @@ async def test_reject_after_bytes_are_out_ends_the_stream_with_one_error_event()
         assert [(e["code"], e["type"]) for e in errors] == [("structured_output_failed", "server_error")]
         assert good.received == []
         assert run.request_lines[0]["fsm_errors"] == 1
-        assert run.metric("fsm_errors_total", model="toy", replica="r0") == 1
+        labels = {"schema": run.request_lines[0]["schema"][:16], "backend": "auto"}
+        assert run.metric("fsm_errors_total", model="toy", replica="r0", **labels) == 1
 
 
 @pytest.mark.parametrize(

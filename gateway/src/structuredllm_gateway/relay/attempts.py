@@ -119,7 +119,8 @@ class Attempts:
         if result.outcome is Outcome.GRAMMAR_REJECTED:
             record.fsm_errors += 1
             label = self._metrics.replica_label(replica.name)
-            self._metrics.fsm_errors.labels(model, label).inc()
+            schema = self._metrics.schema_label(record.schema_key)
+            self._metrics.fsm_errors.labels(model, label, schema, exchange.pool.backend).inc()
         return result
 
     def _again(self, exchange: Exchange, result: TryResult, asked_again: bool) -> bool:

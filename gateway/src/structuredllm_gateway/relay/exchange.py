@@ -13,6 +13,7 @@ from structuredllm_gateway.errors import GatewayError
 from structuredllm_gateway.openai.requests import CompletionRequest
 from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.relay.caller import Caller
+from structuredllm_gateway.telemetry.visit import Visit
 from structuredllm_gateway.upstream.endpoints import ModelPool, ValidationMode
 from structuredllm_gateway.validation.expectation import Expectation
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -51,7 +52,7 @@ class Sink(Protocol):
 class Incoming:
     """A request as it came: its route, id, headers (lower-case names), and how to get its body.
 
-    `caller` is who asks, None when nobody is told apart.
+    `caller` is who asks, None when nobody is told apart; `visit` is what is measured on the way.
     """
 
     route: Route
@@ -59,6 +60,7 @@ class Incoming:
     headers: Mapping[str, str]
     read_body: Callable[[], Awaitable[bytes]]
     caller: Caller | None = None
+    visit: Visit = field(default_factory=Visit)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from structuredllm_gateway.admission.keywords import is_trusting
 from structuredllm_gateway.admission.limits import ClientClosedError, ConcurrencyLimit
 from structuredllm_gateway.admission.schema_policy import admit
 from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError, RequestError
+from structuredllm_gateway.keys.errors import KeyRefusedError
 from structuredllm_gateway.openai.errors import error_bytes
 from structuredllm_gateway.openai.requests import parse_completion_request
 from structuredllm_gateway.relay.attempts import Attempts
@@ -129,6 +130,8 @@ class Relay:
         record.model, record.stream = request.model, request.stream
         record.structured = request.is_structured
         record.warnings.extend(request.warnings)
+        incoming.visit.model = self._metrics.model_label(request.model)
+        incoming.visit.grant.admit(request.model, body)
         view = self._endpoints.snapshot()
         pool = view.pools.get(request.model)
         if pool is None and not view.synced:
@@ -232,6 +235,9 @@ class Relay:
         }
         if error.retry_after_seconds is not None:
             headers["retry-after"] = str(error.retry_after_seconds)
+        if isinstance(error, KeyRefusedError):
+            self._metrics.key_refusals.labels(error.reason).inc()
+            headers.update(error.headers)
         if error.status in (408, 413):
             # The rest of the body is not read, so the connection cannot carry another request.
             headers["connection"] = "close"
@@ -243,7 +249,8 @@ class Relay:
         seconds = self._clock() - record.started
         model, route = self._metrics.model_label(record.model), incoming.route.value
         self._metrics.requests.labels(model, route, str(record.status), record.outcome.value).inc()
-        self._metrics.request_duration.labels(model, route).observe(seconds)
+        visit = incoming.visit
+        self._metrics.visited(visit, model, route, seconds)
         if record.unvalidated and record.outcome is Outcome.PLAIN:
             self._metrics.unvalidated.labels(model, record.unvalidated).inc()
         if record.first_token_seconds is not None:
@@ -251,6 +258,8 @@ class Relay:
         self._log.info(
             "request",
             request_id=incoming.request_id,
+            trace_id=visit.trace_id or None,
+            key=incoming.caller.name if incoming.caller is not None else None,
             route=route,
             model=model,
             stream=record.stream,
@@ -266,6 +275,10 @@ class Relay:
             fsm_errors=record.fsm_errors,
             ttft_seconds=_rounded(record.first_token_seconds),
             duration_seconds=_rounded(seconds),
+            upstream_seconds=_rounded(visit.upstream_seconds),
+            client_seconds=_rounded(visit.client_seconds),
+            prompt_tokens=visit.prompt_tokens,
+            completion_tokens=visit.completion_tokens,
         )
 
 
