@@ -115,7 +115,7 @@ def create_app(
         endpoints,
         pool_rules(settings),
         max_waiting=settings.warmup.max_waiting,
-        metrics=metrics,
+        count_event=lambda model, reason: metrics.quarantine_events.labels(model, reason).inc(),
         clock=clock,
         rng=chance,
         log=logger,
