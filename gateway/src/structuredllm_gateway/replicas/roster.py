@@ -121,6 +121,14 @@ class Roster:
             "replica_released", model=pool.model, replica=replica.name, on_trial=on_trial, probe=message
         )
 
+    def adopt(
+        self, pool: ReplicaPool, replica: Replica, reason: str, *, covers_plain: bool, until: float
+    ) -> None:
+        """Quarantine a replica because another worker of this pod has; not counted, as that worker does."""
+        if pool.adopt(replica, reason, self._clock(), covers_plain=covers_plain, until=until):
+            self.quarantined += 1
+            self._log.info("quarantine_adopted", model=pool.model, replica=replica.name, reason=reason)
+
     def due(self) -> list[tuple[ReplicaPool, Replica]]:
         """Return the quarantined replicas that a probe may now decide on."""
         if not self.quarantined:
