@@ -15,7 +15,7 @@ from structuredllm_gateway.replicas.breaker import BreakerState
 from structuredllm_gateway.replicas.pool import PoolRules, Verdict
 from structuredllm_gateway.replicas.recovery import Recovery
 from structuredllm_gateway.replicas.replica import Load
-from structuredllm_gateway.replicas.report import ReplicaReport
+from structuredllm_gateway.replicas.report import ReplicaReport, merged
 from structuredllm_gateway.server.shared_state import FolderState
 from structuredllm_gateway.upstream.endpoints import EndpointState
 from structuredllm_gateway.upstream.prober import ProbeResult, ProbeVerdict
@@ -341,3 +341,16 @@ def test_another_worker_cannot_take_the_last_replica_or_another_process_away(tmp
     for number, stage in enumerate(others, start=1):
         Agreement(stage.roster, FolderState(tmp_path, number, stage.clock), stage.clock).exchange()
         assert "a" in picked(stage.pool())
+
+
+def test_reports_of_workers_are_one() -> None:
+    reports = [
+        ReplicaReport(stage.roster, clock=stage.clock, wall_clock=lambda: 0.0, slow_start=30).build()
+        for stage in (Stage(known("a", "b")), _quarantined_stage(), _quarantined_stage())
+    ]
+    whole = merged(reports)
+    first, second = whole["replicas"]
+    assert (first["tries"], first["window"]["wrongAnswers"]) == ({"grammar_rejected": 6}, 6)
+    assert (first["quarantine"]["state"], second["quarantine"]["state"]) == ("quarantined", "closed")
+    assert whole["workers"] == 3
+    assert merged([])["replicas"] == []
