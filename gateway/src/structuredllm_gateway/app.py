@@ -30,6 +30,7 @@ from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
 from structuredllm_gateway.relay.exchange import Route
 from structuredllm_gateway.relay.relay import Relay
+from structuredllm_gateway.replicas.agreement import Agreement, Board
 from structuredllm_gateway.replicas.recovery import Recovery
 from structuredllm_gateway.replicas.report import ReplicaReport
 from structuredllm_gateway.replicas.roster import Roster
@@ -84,6 +85,7 @@ def create_app(
     log: structlog.typing.FilteringBoundLogger | None = None,
     wall_clock: Callable[[], float] = time.time,
     probe: Probe | None = None,
+    board: Board | None = None,
 ) -> FastAPI:
     """Build the gateway.
 
@@ -97,6 +99,7 @@ def create_app(
             counted.
         log: gets one line per request.
         wall_clock: seconds since 1970, for what people read.
+        board: where the workers of a pod say what they have quarantined; None = there are no others.
         probe: decides whether a quarantine ends; default: a real burst.
 
     Returns:
@@ -117,7 +120,7 @@ def create_app(
         endpoints,
         pool_rules(settings),
         max_waiting=settings.warmup.max_waiting,
-        metrics=metrics,
+        count_event=lambda model, reason: metrics.quarantine_events.labels(model, reason).inc(),
         clock=clock,
         rng=chance,
         log=logger,
@@ -128,7 +131,8 @@ def create_app(
         burst.listen(
             lambda model, verdict: metrics.probe_bursts.labels(metrics.model_label(model), verdict).inc()
         )
-    recovery = Recovery(roster, burst, clock=clock, log=logger)
+    agreement = None if board is None else Agreement(roster, board, clock)
+    recovery = Recovery(roster, burst, clock=clock, log=logger, agreement=agreement)
     relay = Relay(
         settings=settings,
         upstream=TimedUpstream(upstream, clock),

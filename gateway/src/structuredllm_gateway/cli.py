@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from structuredllm_gateway.app import check_chosen, create_app, key_file_of
 from structuredllm_gateway.errors import SettingsError
 from structuredllm_gateway.keys.hashing import hash_key_command
 from structuredllm_gateway.server.process import GatewayServer
+from structuredllm_gateway.server.shared_state import FolderState
 from structuredllm_gateway.server.supervisor import Supervisor
 from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace
 from structuredllm_gateway.settings import DiscoveryMode, ProbeSettings, Settings
@@ -117,7 +119,10 @@ async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
         print("structuredllm-gateway: the configuration is valid")
         return 0
     upstream = Http1Client.of(settings.upstream)
-    app = create_app(settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log, probe=probe)
+    board = None if place is None else FolderState(place.folder, place.number, time.monotonic)
+    app = create_app(
+        settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log, probe=probe, board=board
+    )
     server = GatewayServer(app, settings.server, log, limits=settings.limits, place=place)
     server.install_signals()
     _settle_memory()

@@ -92,7 +92,7 @@ class Stage:
             given,
             rules or PoolRules(),
             max_waiting=max_waiting,
-            metrics=self.metrics,
+            count_event=lambda model, reason: self.metrics.quarantine_events.labels(model, reason).inc(),
             clock=self.clock,
             rng=seeded(),
             log=capturing_log(self.logs),

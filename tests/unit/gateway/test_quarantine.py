@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from structuredllm_gateway.replicas.agreement import Agreement
 from structuredllm_gateway.replicas.breaker import BreakerState
 from structuredllm_gateway.replicas.pool import PoolRules, Verdict
 from structuredllm_gateway.replicas.recovery import Recovery
 from structuredllm_gateway.replicas.replica import Load
-from structuredllm_gateway.replicas.report import ReplicaReport
+from structuredllm_gateway.replicas.report import ReplicaReport, merged
+from structuredllm_gateway.server.shared_state import FolderState
 from structuredllm_gateway.upstream.endpoints import EndpointState
 from structuredllm_gateway.upstream.prober import ProbeResult, ProbeVerdict
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -290,6 +294,13 @@ def test_models_that_are_gone_leave_no_series_and_no_load_behind() -> None:
     assert stage.roster.quarantined == 0
 
 
+def test_a_source_that_changes_without_saying_so_is_seen_at_the_next_request() -> None:
+    stage = Stage(known("a", "b"))
+    assert picked(stage.pool()) == {"a", "b"}
+    stage.source._view = view_of(known("a", endpoint("b", EndpointState.TERMINATING)))
+    assert picked(stage.pool()) == {"a"}
+
+
 def test_staleness_is_timed_from_its_beginning() -> None:
     stage = Stage(known("a"))
     assert stage.metric("discovery_stale_seconds") == 0
@@ -301,3 +312,45 @@ def test_staleness_is_timed_from_its_beginning() -> None:
     assert stage.pool().is_serving
     stage.source.view = view_of(known("a"))
     assert stage.metric("discovery_stale_seconds") == 0
+
+
+def test_workers_of_a_pod_agree_through_the_board(tmp_path: Path) -> None:
+    first, second = _quarantined_stage(), Stage(known("a", "b"))
+    agreements = [
+        Agreement(stage.roster, FolderState(tmp_path, number, stage.clock), stage.clock)
+        for number, stage in enumerate((first, second))
+    ]
+    for agreement in agreements:
+        agreement.exchange()
+    assert picked(second.pool()) == {"b"}
+    breaker = second.replica("a").breaker
+    assert (breaker.adopted, breaker.reason, breaker.covers_plain) == (True, "grammar_rejected", False)
+    assert breaker.until == first.replica("a").breaker.until
+    # What was only taken over is not passed on, so it ends with the worker that found it.
+    assert json.loads((tmp_path / "state-0.json").read_text())
+    assert not (tmp_path / "state-1.json").exists()
+    for stage in (first, second):
+        stage.clock.now += 31
+        assert [replica.name for _, replica in stage.roster.due()] == ["a"]
+
+
+def test_another_worker_cannot_take_the_last_replica_or_another_process_away(tmp_path: Path) -> None:
+    first = _quarantined_stage()
+    others = Stage(known("a")), Stage(known(endpoint("a", incarnation="2"), "b"))
+    Agreement(first.roster, FolderState(tmp_path, 0, first.clock), first.clock).exchange()
+    for number, stage in enumerate(others, start=1):
+        Agreement(stage.roster, FolderState(tmp_path, number, stage.clock), stage.clock).exchange()
+        assert "a" in picked(stage.pool())
+
+
+def test_reports_of_workers_are_one() -> None:
+    reports = [
+        ReplicaReport(stage.roster, clock=stage.clock, wall_clock=lambda: 0.0, slow_start=30).build()
+        for stage in (Stage(known("a", "b")), _quarantined_stage(), _quarantined_stage())
+    ]
+    whole = merged(reports)
+    first, second = whole["replicas"]
+    assert (first["tries"], first["window"]["wrongAnswers"]) == ({"grammar_rejected": 6}, 6)
+    assert (first["quarantine"]["state"], second["quarantine"]["state"]) == ("quarantined", "closed")
+    assert whole["workers"] == 3
+    assert merged([])["replicas"] == []

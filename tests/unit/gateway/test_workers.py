@@ -231,5 +231,7 @@ async def test_two_real_workers_serve_one_port_and_are_counted_as_one(
             labels = '{code="200",model="toy",outcome="plain",route="chat"}'
             assert f"structuredllm_gateway_requests_total{labels} 20.0" in text
             assert 'structuredllm_gateway_endpoints{model="toy",state="serving"} 1.0' in text
+            shown = (await http.get(f"http://127.0.0.1:{supervisor.metrics_port}/debug/replicas")).json()
+            assert (shown["workers"], [one["tries"] for one in shown["replicas"]]) == (2, [{"plain": 20}])
             supervisor.stop()
             assert await asyncio.wait_for(running, 20) == 0

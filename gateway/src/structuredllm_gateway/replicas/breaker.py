@@ -68,6 +68,7 @@ class Breaker:
     Attributes:
         state: where it stands.
         covers_plain: whether the present quarantine keeps unstructured requests away too.
+        adopted: the present quarantine was found by another worker of this pod.
         withheld_until: up to when it counts as one that has earned a quarantine but cannot be spared.
         reason: outcome class that opened it, "" while closed.
         since: when the state began. until: when the probe may be sent. Both on the caller's clock.
@@ -80,6 +81,7 @@ class Breaker:
         "_rules",
         "_transport",
         "_trial",
+        "adopted",
         "count",
         "covers_plain",
         "reason",
@@ -99,6 +101,7 @@ class Breaker:
         self.covers_plain = False
         self._trial: _Track | None = None
         self.withheld_until = now
+        self.adopted = False
         self.reason = ""
         self.since = now
         self.until = now
@@ -162,12 +165,20 @@ class Breaker:
         # The exponent is bounded so that a long series cannot overflow.
         seconds = min(rules.base_seconds * 2.0 ** min(self.count, 32), rules.max_seconds)
         self.count += 1
+        self.adopted = False
         self.state = BreakerState.QUARANTINED
         self.reason = reason
         self.covers_plain = covers_plain
         self._trial = None
         self.withheld_until = now
         self.since, self.until = now, now + seconds
+
+    def adopt(self, reason: str, *, covers_plain: bool, now: float, until: float) -> None:
+        """Quarantine it as another worker has done; the series is that worker's."""
+        self.open(reason, covers_plain=covers_plain, now=now)
+        self.count -= 1
+        self.adopted = True
+        self.until = until
 
     def withhold(self, now: float) -> bool:
         """Note that it is spared; return whether that is news: once in `base_seconds`, not each time."""

@@ -174,6 +174,15 @@ class ReplicaPool:
         self._relist()
         return Verdict.QUARANTINED
 
+    def adopt(self, replica: Replica, reason: str, now: float, *, covers_plain: bool, until: float) -> bool:
+        """Quarantine a replica as another worker has done; False when it cannot be spared here."""
+        rules = self._rules.quarantine
+        if rules is None or not self._can_spare(rules.max_share):
+            return False
+        replica.breaker.adopt(reason, covers_plain=covers_plain, now=now, until=until)
+        self._relist()
+        return True
+
     def due(self, now: float) -> list[Replica]:
         """Return the quarantined replicas whose time is over and that a probe may decide on."""
         return [

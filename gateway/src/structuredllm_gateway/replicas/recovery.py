@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from structuredllm_gateway.replicas.agreement import Agreement
 from structuredllm_gateway.replicas.breaker import BreakerState
 from structuredllm_gateway.replicas.pool import ReplicaPool
 from structuredllm_gateway.replicas.replica import Replica
@@ -32,8 +33,10 @@ class Recovery:
         clock: Callable[[], float],
         log: structlog.typing.FilteringBoundLogger,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        agreement: Agreement | None = None,
     ) -> None:
-        """Take the replicas and the probe; `clock` is the roster's."""
+        """Take the replicas and the probe; `clock` is the roster's, `agreement` that with other workers."""
+        self._agreement = agreement
         self._roster = roster
         self._probe = probe
         self._clock = clock
@@ -44,6 +47,8 @@ class Recovery:
         """Look for due replicas until cancelled; the probes end with it."""
         async with asyncio.TaskGroup() as group:
             while True:
+                if self._agreement is not None:
+                    self._agreement.exchange()
                 for pool, replica in self._roster.due():
                     replica.breaker.probe()
                     group.create_task(self.decide(pool, replica))

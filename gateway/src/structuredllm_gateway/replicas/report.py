@@ -6,7 +6,8 @@ Owns the form of /debug/replicas; a contract: the operator reads `model`, `names
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,6 +88,33 @@ class ReplicaReport:
                 "until": _stamp(wall - (now - breaker.until)),
             }
         return found
+
+
+def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one report for the workers of a pod: counts added up, quarantined where any worker says so.
+
+    Without a report there is nothing to say, and `replicas` is empty.
+    """
+    whole: dict[str, Any] = {**reports[0]} if reports else {"replicas": []}
+    replicas: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for report in reports:
+        for one in report["replicas"]:
+            key = (one["model"], one["namespace"], one["replica"])
+            if (before := replicas.get(key)) is None:
+                replicas[key] = {**one}
+                continue
+            before["outstanding"] += one["outstanding"]
+            before["tries"] = dict(Counter(before["tries"]) + Counter(one["tries"]))
+            before["window"] = {name: count + one["window"][name] for name, count in before["window"].items()}
+            if before["quarantine"]["state"] == "closed":
+                before["quarantine"] = one["quarantine"]
+    waiting = sum((Counter(report.get("waitingRequests", {})) for report in reports), Counter[str]())
+    return {
+        **whole,
+        "workers": len(reports),
+        "waitingRequests": dict(waiting),
+        "replicas": [*replicas.values()],
+    }
 
 
 def _stamp(seconds: float) -> str:

@@ -15,7 +15,6 @@ import structlog
 from structuredllm_gateway.replicas.pool import PoolRules, ReplicaPool, Verdict
 from structuredllm_gateway.replicas.replica import Load, Replica
 from structuredllm_gateway.replicas.waiting import WaitingRoom
-from structuredllm_gateway.telemetry.metrics import Metrics
 from structuredllm_gateway.upstream.endpoints import EndpointSource, Snapshot
 from structuredllm_gateway.validation.outcomes import Outcome
 
@@ -35,15 +34,25 @@ class Roster:
         rules: PoolRules,
         *,
         max_waiting: int,
-        metrics: Metrics,
+        count_event: Callable[[str, str], None],
         clock: Callable[[], float],
         rng: random.Random,
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
-        """Take the source; `clock` is monotonic seconds, `rng` breaks ties and draws in slow start."""
+        """Take the source and the rules.
+
+        Args:
+            source: where the replicas are.
+            rules: of the pools.
+            max_waiting: requests that may wait for a first replica.
+            count_event: counts a model's quarantine event by its reason.
+            clock: monotonic seconds.
+            rng: breaks ties and draws in slow start.
+            log: where quarantines are said.
+        """
         self._source = source
         self._rules = rules
-        self._metrics = metrics
+        self._count_event = count_event
         self._clock = clock
         self._rng = rng
         self._log = log
@@ -82,7 +91,7 @@ class Roster:
             return
         breaker = replica.breaker
         if led_to == Verdict.WITHHELD:
-            self._metrics.quarantine_events.labels(pool.model, WITHHELD).inc()
+            self._count_event(pool.model, WITHHELD)
             self._log.warning(
                 "quarantine_withheld",
                 model=pool.model,
@@ -92,7 +101,7 @@ class Roster:
             )
             return
         self.quarantined += 1
-        self._metrics.quarantine_events.labels(pool.model, outcome.value).inc()
+        self._count_event(pool.model, outcome.value)
         self._log.warning(
             "replica_quarantined",
             model=pool.model,
@@ -107,10 +116,18 @@ class Roster:
         """End a quarantine because of what the probe said in `message`."""
         pool.release(replica, self._clock(), on_trial=on_trial)
         self.quarantined = sum(len(one.quarantined()) for one in self._pools.values())
-        self._metrics.quarantine_events.labels(pool.model, RELEASED).inc()
+        self._count_event(pool.model, RELEASED)
         self._log.info(
             "replica_released", model=pool.model, replica=replica.name, on_trial=on_trial, probe=message
         )
+
+    def adopt(
+        self, pool: ReplicaPool, replica: Replica, reason: str, *, covers_plain: bool, until: float
+    ) -> None:
+        """Quarantine a replica because another worker of this pod has; not counted, as that worker does."""
+        if pool.adopt(replica, reason, self._clock(), covers_plain=covers_plain, until=until):
+            self.quarantined += 1
+            self._log.info("quarantine_adopted", model=pool.model, replica=replica.name, reason=reason)
 
     def due(self) -> list[tuple[ReplicaPool, Replica]]:
         """Return the quarantined replicas that a probe may now decide on."""

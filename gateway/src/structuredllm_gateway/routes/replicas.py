@@ -6,7 +6,7 @@ for operators, and the operator reads it from every gateway.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 
-def replicas_route(report: Callable[[], dict[str, Any]]) -> Route:
-    """Return the route; `report` is called for each request."""
+def replicas_route(report: Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]) -> Route:
+    """Return the route; `report` is called for each request, and awaited where it must be fetched."""
 
     async def replicas(_request: Request) -> JSONResponse:
-        return JSONResponse(report(), headers={"cache-control": "no-store"})
+        found = report()
+        whole = await found if isinstance(found, Awaitable) else found
+        return JSONResponse(whole, headers={"cache-control": "no-store"})
 
     return Route("/debug/replicas", replicas)

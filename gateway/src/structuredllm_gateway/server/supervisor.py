@@ -7,18 +7,22 @@ process would. A worker that ends by itself is started again, after a pause that
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import structlog
 from prometheus_client import CollectorRegistry
 
 from structuredllm_gateway.errors import SettingsError
+from structuredllm_gateway.replicas.report import merged
 from structuredllm_gateway.routes.metrics import create_metrics_app
+from structuredllm_gateway.routes.replicas import replicas_route
 from structuredllm_gateway.server.process import metrics_server
 from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace, listening_socket
 from structuredllm_gateway.settings import ServerSettings
@@ -92,7 +96,8 @@ class Supervisor:
         self.api_port = self._port_keeper.getsockname()[1]
         registry = CollectorRegistry()
         registry.register(self._metrics)
-        metrics = metrics_server(create_metrics_app(registry, refresh=self.refresh), settings)
+        admin = create_metrics_app(registry, replicas_route(self.replicas), refresh=self.refresh)
+        metrics = metrics_server(admin, settings)
         serving = asyncio.create_task(metrics.serve())
         keeping = [asyncio.create_task(self._keep(number)) for number in range(settings.workers)]
         try:
@@ -169,10 +174,15 @@ class Supervisor:
     async def refresh(self) -> None:
         """Fetch what every running worker has counted; one that does not answer keeps what it last said."""
         numbers = tuple(self._processes)
-        texts = await asyncio.gather(*(self._scrape(number) for number in numbers))
+        texts = await asyncio.gather(*(self._scrape(number, "/metrics") for number in numbers))
         self._metrics.take({number: text for number, text in zip(numbers, texts, strict=True) if text})
 
-    async def _scrape(self, number: int) -> str:
+    async def replicas(self) -> dict[str, Any]:
+        """Fetch what every running worker thinks of the replicas, as one report."""
+        asked = (self._scrape(number, "/debug/replicas") for number in tuple(self._processes))
+        return merged([json.loads(text) for text in await asyncio.gather(*asked) if text])
+
+    async def _scrape(self, number: int, path: str) -> str:
         place = WorkerPlace(number, self._settings.host, self.api_port, self._folder)
         try:
             async with (
@@ -180,7 +190,7 @@ class Supervisor:
                     connector=aiohttp.UnixConnector(path=str(place.metrics_path)),
                     timeout=aiohttp.ClientTimeout(total=_SCRAPE_SECONDS),
                 ) as session,
-                session.get("http://worker/metrics", headers={"accept": _OPENMETRICS}) as answer,
+                session.get(f"http://worker{path}", headers={"accept": _OPENMETRICS}) as answer,
             ):
                 return await answer.text() if answer.status == 200 else ""
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
