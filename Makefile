@@ -6,7 +6,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 PROFILE ?= full
 
-.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs bench-gateway clean
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs bench-gateway bench-engine clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ soak-engine: setup  ## 10,000 structured requests against the patched engine (bu
 
 bench-gateway: setup  ## the gateway beside other gateways -> build/bench/gateway.json (PROFILE=quick|full)
 	@$(PY) -m tools.bench.gateway --profile $(PROFILE) $(if $(PICTURES),--picture)
+
+bench-engine: setup  ## throughput of the patched engine -> build/bench/engine.json (PROFILE=quick|full)
+	@$(PY) -m tools.bench.engine --profile $(PROFILE)
 
 clean:  ## remove build output (caches stay)
 	rm -rf build dist

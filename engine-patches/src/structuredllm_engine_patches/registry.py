@@ -24,6 +24,8 @@ from structuredllm_engine_patches.patches import (
     p030_lost_node,
     p031_dead_front_end,
     p040_async_guard,
+    p041_phase_balancing,
+    p042_pp_handoff,
     p045_token_handoff,
     p046_validation_causes,
 )
@@ -52,6 +54,8 @@ PATCHES = (
     p030_lost_node.PATCH,
     p031_dead_front_end.PATCH,
     p040_async_guard.PATCH,
+    p041_phase_balancing.PATCH,
+    p042_pp_handoff.PATCH,
     p045_token_handoff.PATCH,
     p046_validation_causes.PATCH,
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from structuredllm_engine_patches.errors import SettingsError
-from structuredllm_engine_patches.settings import CompileSettings, Policy, Settings, read_settings
+from structuredllm_engine_patches.settings import CompileSettings, Phases, Policy, Settings, read_settings
 
 
 def test_defaults() -> None:
@@ -62,3 +62,10 @@ def test_compile_limits() -> None:
 def test_bad_compile_limits_are_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}='{value}' .*: set "):
         read_settings({name: value})
+
+
+def test_phases_are_on_unless_switched_off() -> None:
+    assert read_settings({}).phases is Phases.AUTO
+    assert read_settings({"STRUCTUREDLLM_PHASES": " OFF "}).phases is Phases.OFF
+    with pytest.raises(SettingsError, match="STRUCTUREDLLM_PHASES='on' is not known: set auto or off"):
+        read_settings({"STRUCTUREDLLM_PHASES": "on"})
