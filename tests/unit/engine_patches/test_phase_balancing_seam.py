@@ -170,3 +170,16 @@ def test_where_the_rule_does_not_fit_it_stays_out(change: Any, words: str) -> No
     assert words in reason_against(scheduler)
     scheduler.add("a")
     assert not hasattr(patched()(scheduler), IDS_ARE_ON_THE_CPU)
+
+
+def test_a_wait_that_somebody_else_asked_for_stays() -> None:
+    scheduler, schedule = FakeScheduler(), patched()
+    held = scheduler.add("held")
+    scheduler.add("other")
+    held.next_decode_eligible_step = 4
+    order = []
+    for _ in range(5):
+        output = schedule(scheduler)
+        order += output.num_scheduled_tokens
+        scheduler.processed(output)
+    assert order == ["other", "other", "held", "other"]

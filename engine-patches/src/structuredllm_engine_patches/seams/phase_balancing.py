@@ -79,14 +79,15 @@ class PhaseBalancer:
             if request.num_output_placeholders == 0:
                 if request.num_tokens - request.num_computed_tokens > 1:
                     continue  # A prefill: its tokens are known, its chunks may follow each other.
-                if request.request_id not in previous:
+                if request.request_id not in previous and request.next_decode_eligible_step <= coming_step:
                     ready.append(request)
                     continue
             waiting += 1
-            request.next_decode_eligible_step = coming_step + 1
+            _hold(request, coming_step)
         chosen = self._plan.choose([request.request_id for request in ready], waiting)
         for request in ready:
-            request.next_decode_eligible_step = coming_step + (request.request_id not in chosen)
+            if request.request_id not in chosen:
+                _hold(request, coming_step)
 
     def after(self, scheduler: Any, scheduler_output: Any) -> None:
         """Check the rule, tell the workers of it, and send them only what they read.
@@ -103,6 +104,11 @@ class PhaseBalancer:
                 )
         setattr(scheduler_output, IDS_ARE_ON_THE_CPU, True)
         _drop_prompts(scheduler_output.scheduled_cached_reqs)
+
+
+def _hold(request: Any, step: int) -> None:
+    """Keep a request out of one step; a longer wait that somebody else asked for stays."""
+    request.next_decode_eligible_step = max(request.next_decode_eligible_step, step + 1)
 
 
 def _drop_prompts(cached: Any) -> None:
