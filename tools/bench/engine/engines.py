@@ -64,6 +64,7 @@ def driver_environment(stages: int, extra: dict[str, str]) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "STRUCTUREDLLM_TEST_CPU_ASYNC": "1",
         "STRUCTUREDLLM_TEST_FORK": "1",
+        "STRUCTUREDLLM_TEST_NO_SPIN": "1",
         "STRUCTUREDLLM_TELEMETRY_PORT": "0",
         **extra,
     }

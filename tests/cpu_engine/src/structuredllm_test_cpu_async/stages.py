@@ -4,9 +4,12 @@ STRUCTUREDLLM_TEST_STAGE_MS=60             a forward pass of a pipeline stage ta
 STRUCTUREDLLM_TEST_STAGE_MS_PER_TOKEN=2    ... and so many more per token of the step
 STRUCTUREDLLM_TEST_STAGE_FILE=PATH         both numbers from a file's text ("60 2"), read anew when it changes
 STRUCTUREDLLM_TEST_TIMELINE=FOLDER         stage N appends its forward passes to FOLDER/stage-N.bin
+STRUCTUREDLLM_TEST_NO_SPIN=1               processes that wait for a message sleep instead of spinning
 
 The time is that of the whole forward pass: what the CPU needed for the real one is filled up by sleeping. It
-begins after the stage's inputs have arrived, so all dependencies between stages stay real.
+begins after the stage's inputs have arrived, so all dependencies between stages stay real. vLLM's processes
+spin for a second after each message; with more processes than cores those that wait take the cores from the
+one that works.
 """
 
 import os
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "__structuredllm_test_stages__"
+LONGEST_SLEEP_MS = 5
 
 RECORD = struct.Struct("<ddI")
 """Begin and end of a forward pass (seconds, monotonic clock of the machine), and its tokens."""
@@ -67,6 +71,8 @@ class Timeline:
 
 def install(environ: Mapping[str, str]) -> None:
     """Emulate what `environ` asks for; once in a process."""
+    if environ.get("STRUCTUREDLLM_TEST_NO_SPIN") == "1":
+        _sleep_instead_of_spinning()
     stage_time = StageTime(environ)
     folder = environ.get("STRUCTUREDLLM_TEST_TIMELINE", "")
     if not stage_time.wanted and not folder:
@@ -98,3 +104,26 @@ def install(environ: Mapping[str, str]) -> None:
 
     setattr(model_forward, MARK, True)
     GPUModelRunner._model_forward = model_forward
+
+
+def _sleep_instead_of_spinning() -> None:
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    original = SpinCondition.wait
+    if hasattr(original, MARK):
+        return
+
+    @wraps(original)
+    def wait(self: Any, timeout_ms: int | None = None) -> None:
+        busy_loop_s = self.busy_loop_s
+        if time.monotonic() <= self.last_read + busy_loop_s:
+            # Short: a notification may be lost while nobody was waiting for it.
+            timeout_ms = LONGEST_SLEEP_MS if timeout_ms is None else min(timeout_ms, LONGEST_SLEEP_MS)
+            self.busy_loop_s = -1.0
+        try:
+            original(self, timeout_ms)
+        finally:
+            self.busy_loop_s = busy_loop_s
+
+    setattr(wait, MARK, True)
+    SpinCondition.wait = wait
