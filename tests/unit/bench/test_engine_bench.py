@@ -9,6 +9,7 @@ import pytest
 from tools.bench.engine.cases import PROFILES, Case, Kind
 from tools.bench.engine.picture import draw
 from tools.bench.engine.plain_cost import ratios
+from tools.bench.engine.report import render
 from tools.bench.engine.summary import summarize
 from tools.bench.engine.timeline import RECORD, Pass, between, busy_shares, read_stages
 
@@ -94,6 +95,41 @@ def _result(
         "stage_time_used": [0.5, 0.6],
         "state": state,
         "digest": digest,
+        "inter_token_p50_ms": 90.0,
+        "inter_token_p99_ms": 120.0,
+        "answers": 4,
         "wrong": 0 if state == "right" else 3,
         "errors": [],
     }
+
+
+def test_the_page_has_a_row_for_each_case_and_names_faulty_ones() -> None:
+    found = {
+        "profile": "quick",
+        "machine": {
+            "cpus": 2,
+            "cpu": "x",
+            "load_at_start": (0.1, 0.2, 0.3),
+            "vllm": "0.32.0",
+            "started": "t",
+        },
+        "summary": {"structured_async_over_sync": 1.5, "details": {}, "stage_time_used": None},
+        "cases": [
+            _result("sync", "structured", 48, 100.0),
+            _result("async-upstream", "structured", 48, 9.0, state="faulty"),
+            _result("async-patched", "structured", 48, 150.0),
+        ],
+        "mask_fill": {
+            "structured_requests": 128,
+            "step_of_pp3": {
+                "requests": 43,
+                **{f"{part}_{q}_ms": 1.0 for part in ("fill", "accept", "both") for q in ("p50", "p99")},
+            },
+        },
+    }
+    page = render(found)
+    row = next(line for line in page.splitlines() if line.startswith("| a+b*tokens burst 48 structured"))
+    assert "| faulty: 3 of 4 wrong |" in row
+    assert row.endswith("| 1.50 |")
+    assert "| structured_async_over_sync | 1.5 |" in page
+    assert "| pp3 | 43 | 1.0 / 1.0 | 1.0 / 1.0 | 1.0 / 1.0 |" in page
