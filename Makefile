@@ -60,7 +60,7 @@ bench-gateway: setup  ## the gateway beside other gateways -> build/bench/gatewa
 	@$(PY) -m tools.bench.gateway --profile $(PROFILE) $(if $(PICTURES),--picture)
 
 bench-engine: setup  ## throughput of the patched engine -> build/bench/engine.json (PROFILE=quick|full)
-	@$(PY) -m tools.bench.engine --profile $(PROFILE)
+	@$(PY) -m tools.bench.engine --profile $(PROFILE) $(if $(PICTURES),--pictures)
 
 clean:  ## remove build output (caches stay)
 	rm -rf build dist

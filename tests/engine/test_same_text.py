@@ -110,8 +110,8 @@ def test_the_traffic_was_what_it_was_meant_to_be(run: Run, reference: dict[str, 
 
 def test_no_mask_was_stale_and_nothing_rejected(run: Run) -> None:
     assert run.ours["grammar_rejects"] == run.ours["grammar_recoveries"] == run.ours["stale_mask"] == 0
-    if run.info["async_scheduling"] and run.info["pipeline_parallel_size"] in (3, 4):
-        assert run.ours["drained_batches"] > 0
+    # With the phases no mask waits for another step; the drain's own work is in `test_patched`.
+    assert run.ours["drained_batches"] == 0 or run.info["pipeline_parallel_size"] == 1
 
 
 def test_the_reference_is_worth_comparing_with(reference: dict[str, Answer]) -> None:
