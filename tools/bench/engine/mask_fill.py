@@ -2,8 +2,8 @@
 
 Runs in the engine's environment: vLLM's own `StructuredOutputManager` with real xgrammar on a real
 vocabulary (SmolLM2, 49,152 tokens), single-threaded as the loop is. How grammars are compiled does not matter
-here, so that is upstream's. The stage must not wait for it: what is
-done for one step has to fit into one stage's time. Prints one result line.
+here, so that is upstream's. The stage must not wait for it: what is done for one step has to fit into one
+stage's time. Prints one result line.
 """
 
 import asyncio
