@@ -21,7 +21,7 @@ from structuredllm_engine_patches.seams import phase_balancing
 from structuredllm_engine_patches.seams.pp_handoff import IDS_ARE_ON_THE_CPU
 from tests.engine.inside.order import run as order_run
 from tests.engine.inside.order.run import OrderFault, Run
-from tests.engine.inside.order.scenario import Scenario, Shape, scenarios
+from tests.engine.inside.order.scenario import MIN_BLOCKS, Scenario, Shape, scenarios
 from tests.engine.inside.order.workers import Row, Workers
 
 BASE = settings(
@@ -77,9 +77,10 @@ def pipelines(stages: st.SearchStrategy[int]) -> st.SearchStrategy[Scenario]:
         v2=st.just(False),
         draft_tokens=st.just(0),
         budget=st.sampled_from((8, 12, 64)),
-        blocks=st.sampled_from((13, 16, 100)),
+        blocks=st.sampled_from((MIN_BLOCKS, MIN_BLOCKS + 3, 100)),
         running=st.sampled_from((2, 4, 8)),
         in_process=st.booleans(),
+        hybrid=st.booleans(),
     )
     return scenarios(shapes)
 
