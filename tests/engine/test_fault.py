@@ -30,12 +30,7 @@ def test_unpatched_engine_rejects_cold_structured_requests(engine_env: Path, toy
 
 @pytest.mark.parametrize("mutation", ["no-drain"])
 def test_broken_drain_is_noticed(engine_env: Path, toy_model: Path, mutation: str) -> None:
-    # With the phases no mask has to wait for another step, so a broken drain would change nothing.
-    env = {
-        "STRUCTUREDLLM_PATCHES": "required",
-        "STRUCTUREDLLM_PHASES": "off",
-        "STRUCTUREDLLM_TEST_MUTATE": mutation,
-    }
+    env = {"STRUCTUREDLLM_PATCHES": "required", "STRUCTUREDLLM_TEST_MUTATE": mutation}
     with running_engine(f"mutated-{mutation}", engine_env, toy_model, env=env, arguments=ASYNC) as engine:
         outcomes = burst(engine.url, requests=40, seed="mutated")
         assert summary(outcomes).get("rejected", 0) > 0, summary(outcomes)

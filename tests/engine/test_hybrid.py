@@ -49,7 +49,7 @@ def test_the_answers_are_those_of_synchronous_scheduling(
     found = differences(answers_of(patched.url, SET, leaving=True), reference)
     assert found == [], f"{len(found)} of {len(SET)} differ: {json.dumps(found[:5], indent=1)}"
     assert patched.served_metric("vllm:prefix_cache_hits_total") > 0
-    assert patched.metric("structuredllm_engine_drained_batches_total") == 0, "the phases are not in place"
+    assert patched.metric("structuredllm_engine_drained_batches_total") > 0
 
 
 def test_cold_mixed_bursts_are_all_valid(patched: Engine) -> None:

@@ -17,29 +17,20 @@ from tests.engine.traffic import burst, summary
 SHORT_SOAK = 600
 
 
-@pytest.fixture(scope="module", params=["auto", "off"])
-def phases(request: pytest.FixtureRequest) -> str:
-    """With the phases no mask ever has to wait; without them the drain is what keeps the masks right."""
-    setting: str = request.param
-    return setting
-
-
 @pytest.fixture(scope="module")
-def patched(engine_env: Path, toy_model: Path, phases: str) -> Iterator[Engine]:
+def patched(engine_env: Path, toy_model: Path) -> Iterator[Engine]:
     # Spawned, not forked, as on a GPU: each process loads the patches anew.
-    fork = "1" if phases == "off" else "0"
-    env = {**ENVIRONMENT, "STRUCTUREDLLM_PHASES": phases, "STRUCTUREDLLM_TEST_FORK": fork}
-    name = f"patched-phases-{phases}"
-    with running_engine(name, engine_env, toy_model, env=env, arguments=ARGUMENTS) as engine:
+    env = {**ENVIRONMENT, "STRUCTUREDLLM_TEST_FORK": "0"}
+    with running_engine("patched", engine_env, toy_model, env=env, arguments=ARGUMENTS) as engine:
         yield engine
 
 
-def test_cold_mixed_burst_is_all_valid(patched: Engine, phases: str) -> None:
+def test_cold_mixed_burst_is_all_valid(patched: Engine) -> None:
     outcomes = burst(patched.url, requests=60, seed="cold")
     assert summary(outcomes) == {"valid": 45, "plain": 15}
     assert patched.metric("structuredllm_engine_grammar_rejects_total") == 0
     assert patched.metric("structuredllm_engine_stale_mask_total") == 0
-    assert (patched.metric("structuredllm_engine_drained_batches_total") > 0) is (phases == "off")
+    assert patched.metric("structuredllm_engine_drained_batches_total") > 0
 
 
 def test_a_warm_burst_of_one_schema_is_all_valid(patched: Engine) -> None:
@@ -114,21 +105,20 @@ def test_ignore_eos_is_kept_for_plain_requests(patched: Engine) -> None:
     assert choice["finish_reason"] == "length"
 
 
-def test_short_soak_has_no_faults(patched: Engine, phases: str) -> None:
-    """The form of `make soak-engine` that every test run can afford; a quarter of it for what is not the default.
+def test_short_soak_has_no_faults(patched: Engine) -> None:
+    """The form of `make soak-engine` that every test run can afford.
 
     Memory is judged there, on an engine whose caches are bounded and warm: this one's grammar cache may still
     grow to its limit of 512 MiB.
     """
-    structured = SHORT_SOAK if phases == "off" else SHORT_SOAK // 4
     outcome = soak(
         patched,
-        structured=structured,
+        structured=SHORT_SOAK,
         seed=600,
-        bounds=Bounds(warm_up=structured // 3, growth=512.0),
+        bounds=Bounds(warm_up=SHORT_SOAK // 3, growth=512.0),
         progress=lambda line: print(f"soak: {line}", flush=True),
     )
-    report = log_folder() / f"soak-short-phases-{phases}.json"
+    report = log_folder() / "soak-short.json"
     report.write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
     assert outcome.faults == [], (outcome.results, outcome.memory)
-    assert outcome.results["valid"] == structured
+    assert outcome.results["valid"] == SHORT_SOAK

@@ -9,8 +9,6 @@ os.environ.setdefault("STRUCTUREDLLM_TELEMETRY_PORT", "0")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# With the phases no mask waits for another step, so nothing would test the drain; `test_phases` has its own.
-os.environ.setdefault("STRUCTUREDLLM_PHASES", "off")
 
 from structuredllm_engine_patches.installation import Installation, install
 

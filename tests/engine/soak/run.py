@@ -115,6 +115,8 @@ def judge(
         for name in ("grammar_rejects", "grammar_recoveries", "stale_mask", "running", "waiting")
         if metrics[name] != 0
     )
+    if metrics["drained_batches"] == 0:
+        faults.append("nothing was drained: the soak did not meet what the patch is for")
     if total.end - total.start > bounds.growth:
         faults.append(f"memory grew by {total.end - total.start:.0f} MiB after the warm-up")
     return faults

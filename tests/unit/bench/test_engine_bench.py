@@ -8,7 +8,6 @@ import pytest
 
 from tools.bench.engine.cases import PROFILES, Case, Kind
 from tools.bench.engine.picture import draw
-from tools.bench.engine.plain_cost import ratios
 from tools.bench.engine.report import render
 from tools.bench.engine.summary import summarize
 from tools.bench.engine.timeline import RECORD, Pass, between, busy_shares, read_stages
@@ -53,13 +52,22 @@ def test_a_faulty_case_of_our_own_arm_is_a_failure() -> None:
     assert failed.startswith("async-patched PP=3 a+b*tokens burst 48 structured")
 
 
-def test_plain_ratios_compare_the_least_disturbed_turns() -> None:
-    turns = {
-        "with": [{"seconds": 2.0, "cpu_seconds": 3.0, "tokens": 100}] * 3,
-        "without": [{"seconds": 2.0, "cpu_seconds": 3.0, "tokens": 100}] * 2
-        + [{"seconds": 9.0, "cpu_seconds": 5.0, "tokens": 100}],
-    }
-    assert set(ratios(turns).values()) == {1.0}
+def test_the_drain_alone_has_its_own_figures() -> None:
+    results = [
+        _result("sync", "structured", 48, 100.0),
+        _result("async-drain", "structured", 48, 99.0),
+        _result("async-drain", "unstructured", 48, 110.0),
+    ]
+    found = summarize(results)
+    assert found["structured_async_over_sync"] is None
+    assert found["phases_off"]["structured_async_over_sync"] == 0.99
+    assert found["phases_off"]["structured_over_unstructured"] == 0.9
+
+
+def test_the_quick_profile_compares_what_the_goals_are_about() -> None:
+    assert [arm.name for arm in PROFILES["quick"].arms(3)] == ["sync", "async-drain", "async-patched"]
+    assert len(PROFILES["full"].arms(3)) == 4
+    assert "async-drain" not in [arm.name for arm in PROFILES["full"].arms(2)]
 
 
 def test_profiles_have_both_kinds_of_every_case_and_names_are_unique() -> None:

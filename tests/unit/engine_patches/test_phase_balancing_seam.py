@@ -1,7 +1,7 @@
 """The seam of the phases on a stand-in for the scheduler: who may go, what is refused, what is sent."""
 
 import logging
-from types import SimpleNamespace
+import time
 from typing import Any
 
 import pytest
@@ -9,79 +9,38 @@ import pytest
 from structuredllm_engine_patches.errors import PhaseError
 from structuredllm_engine_patches.seams.phase_balancing import build_schedule, reason_against
 from structuredllm_engine_patches.seams.pp_handoff import IDS_ARE_ON_THE_CPU
+from tests.unit.engine_patches.pipeline_model import ModelScheduler
 
 LOGGER = logging.getLogger("test")
 
 
-class FakeScheduler:
-    """Schedules every running request that its eligible step allows, as upstream's loop does."""
+class Told:
+    """Spreads as the test says."""
 
-    def __init__(self, depth: int = 3) -> None:
-        self.parallel_config = SimpleNamespace(
-            pipeline_parallel_size=depth, distributed_executor_backend="mp"
-        )
-        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(runner_type="generate"))
-        self.use_v2_model_runner = False
-        self.num_spec_tokens = 0
-        self.num_sampled_tokens_per_step = 1
-        self.connector: Any = None
-        self.current_step = 0
-        self.prev_step_scheduled_req_ids: set[str] = set()
-        self.running: list[Any] = []
-        self.ignores_eligibility = False
+    def __init__(self, *, spread: bool = True) -> None:
+        self.answer = spread
+        self.seen: list[tuple[int, float]] = []
 
-    @property
-    def requests(self) -> dict[str, Any]:
-        return {r.request_id: r for r in self.running}
+    def spread(self, decodes: int) -> bool:
+        return self.answer
 
-    def add(self, name: str, *, prompt: int = 1) -> Any:
-        request = SimpleNamespace(
-            request_id=name,
-            num_output_placeholders=0,
-            num_tokens=prompt,
-            num_computed_tokens=0,
-            next_decode_eligible_step=0,
-        )
-        self.running.append(request)
-        return request
-
-    def upstream_schedule(self, chunk: int = 8) -> Any:
-        self.current_step += 1
-        scheduled: dict[str, int] = {}
-        for request in self.running:
-            if self.current_step < request.next_decode_eligible_step and not self.ignores_eligibility:
-                continue
-            tokens = min(
-                chunk, request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
-            )
-            if tokens == 0:
-                continue
-            scheduled[request.request_id] = tokens
-            request.num_computed_tokens += tokens
-            if request.num_computed_tokens == request.num_tokens + request.num_output_placeholders:
-                request.num_output_placeholders += 1
-        self.prev_step_scheduled_req_ids.clear()
-        self.prev_step_scheduled_req_ids.update(scheduled)
-        cached = SimpleNamespace(
-            req_ids=list(scheduled),
-            num_output_tokens=[2 for _ in scheduled],
-            all_token_ids={name: [1, 2, 3, 4, 5] for name in scheduled},
-        )
-        return SimpleNamespace(num_scheduled_tokens=scheduled, scheduled_cached_reqs=cached)
-
-    def processed(self, output: Any) -> None:
-        for request in self.running:
-            if request.request_id in output.num_scheduled_tokens and request.num_output_placeholders:
-                request.num_output_placeholders -= 1
-                request.num_tokens += 1
+    def observe(self, decodes: int, seconds: float) -> None:
+        self.seen.append((decodes, round(seconds, 6)))
 
 
-def patched(*, enabled: bool = True) -> Any:
-    return build_schedule(FakeScheduler.upstream_schedule, enabled=enabled, logger=LOGGER)
+def patched(*, enabled: bool = True, told: Any = None, clock: Any = time.monotonic) -> Any:
+    choice = told or Told()
+    return build_schedule(
+        ModelScheduler.upstream_schedule,
+        enabled=enabled,
+        logger=LOGGER,
+        choice=lambda depth: choice,
+        clock=clock,
+    )
 
 
 def test_a_burst_is_spread_and_no_request_has_two_steps_in_flight() -> None:
-    scheduler, schedule = FakeScheduler(), patched()
+    scheduler, schedule = ModelScheduler(), patched()
     for n in range(9):
         scheduler.add(f"r{n}")
     queue: list[Any] = []
@@ -97,7 +56,7 @@ def test_a_burst_is_spread_and_no_request_has_two_steps_in_flight() -> None:
 
 
 def test_a_request_with_a_token_in_flight_waits_however_many_steps_pass() -> None:
-    scheduler, schedule = FakeScheduler(), patched()
+    scheduler, schedule = ModelScheduler(), patched()
     scheduler.add("a")
     first = schedule(scheduler)
     assert list(first.num_scheduled_tokens) == ["a"]
@@ -108,7 +67,7 @@ def test_a_request_with_a_token_in_flight_waits_however_many_steps_pass() -> Non
 
 
 def test_a_request_is_not_in_two_steps_in_a_row() -> None:
-    scheduler, schedule = FakeScheduler(), patched()
+    scheduler, schedule = ModelScheduler(), patched()
     scheduler.add("a")
     scheduler.processed(schedule(scheduler))
     assert schedule(scheduler).num_scheduled_tokens == {}
@@ -116,13 +75,13 @@ def test_a_request_is_not_in_two_steps_in_a_row() -> None:
 
 
 def test_chunks_of_a_prefill_follow_each_other() -> None:
-    scheduler, schedule = FakeScheduler(), patched()
+    scheduler, schedule = ModelScheduler(), patched()
     scheduler.add("long", prompt=20)
     assert [schedule(scheduler).num_scheduled_tokens.get("long", 0) for _ in range(4)] == [8, 8, 4, 0]
 
 
 def test_breaking_the_rule_is_no_silent_fault() -> None:
-    scheduler, schedule = FakeScheduler(), patched()
+    scheduler, schedule = ModelScheduler(), patched()
     scheduler.add("a")
     schedule(scheduler)
     scheduler.ignores_eligibility = True
@@ -131,7 +90,7 @@ def test_breaking_the_rule_is_no_silent_fault() -> None:
 
 
 def test_workers_are_told_and_get_the_output_only() -> None:
-    scheduler = FakeScheduler()
+    scheduler = ModelScheduler()
     scheduler.add("a")
     output = patched()(scheduler)
     assert getattr(output, IDS_ARE_ON_THE_CPU) is True
@@ -139,7 +98,7 @@ def test_workers_are_told_and_get_the_output_only() -> None:
 
 
 def test_off_leaves_everything_to_upstream() -> None:
-    scheduler, schedule = FakeScheduler(), patched(enabled=False)
+    scheduler, schedule = ModelScheduler(), patched(enabled=False)
     scheduler.add("a")
     for _ in range(3):
         output = schedule(scheduler)
@@ -164,7 +123,7 @@ def test_off_leaves_everything_to_upstream() -> None:
     ],
 )
 def test_where_the_rule_does_not_fit_it_stays_out(change: Any, words: str) -> None:
-    scheduler = FakeScheduler()
+    scheduler = ModelScheduler()
     assert reason_against(scheduler) == ""
     change(scheduler)
     assert words in reason_against(scheduler)
@@ -173,7 +132,7 @@ def test_where_the_rule_does_not_fit_it_stays_out(change: Any, words: str) -> No
 
 
 def test_a_wait_that_somebody_else_asked_for_stays() -> None:
-    scheduler, schedule = FakeScheduler(), patched()
+    scheduler, schedule = ModelScheduler(), patched()
     held = scheduler.add("held")
     scheduler.add("other")
     held.next_decode_eligible_step = 4
@@ -183,3 +142,106 @@ def test_a_wait_that_somebody_else_asked_for_stays() -> None:
         order += output.num_scheduled_tokens
         scheduler.processed(output)
     assert order == ["other", "other", "held", "other"]
+
+
+def test_not_spread_the_scheduler_is_left_alone() -> None:
+    scheduler, schedule = ModelScheduler(), patched(told=Told(spread=False))
+    scheduler.add("a")
+    for _ in range(3):
+        output = schedule(scheduler)
+        assert list(output.num_scheduled_tokens) == ["a"]
+        assert not hasattr(output, IDS_ARE_ON_THE_CPU)
+        assert output.scheduled_cached_reqs.all_token_ids == {"a": [1, 2, 3, 4, 5]}
+
+
+def test_a_token_that_was_not_handed_over_is_waited_for_before_a_step_with_hand_off() -> None:
+    told = Told()
+    scheduler, schedule = ModelScheduler(), patched(told=told)
+    scheduler.add("a")
+    first = schedule(scheduler)
+    assert list(first.num_scheduled_tokens) == ["a"]
+    told.answer = False
+    scheduler.add("b")
+    assert list(schedule(scheduler).num_scheduled_tokens) == ["b"]
+    # b's token is handed over, a's is not.
+    assert list(schedule(scheduler).num_scheduled_tokens) == ["b"]
+    scheduler.processed(first)
+    assert list(schedule(scheduler).num_scheduled_tokens) == ["a", "b"]
+    assert list(schedule(scheduler).num_scheduled_tokens) == ["a", "b"]
+
+
+def test_a_token_in_flight_with_hand_off_is_waited_for_before_a_step_without() -> None:
+    told = Told(spread=False)
+    scheduler, schedule = ModelScheduler(), patched(told=told)
+    scheduler.add("a")
+    first, second = schedule(scheduler), schedule(scheduler)
+    told.answer = True
+    scheduler.processed(first)
+    assert schedule(scheduler).num_scheduled_tokens == {}
+    scheduler.processed(second)
+    output = schedule(scheduler)
+    assert list(output.num_scheduled_tokens) == ["a"]
+    assert getattr(output, IDS_ARE_ON_THE_CPU) is True
+
+
+def test_breaking_the_rule_after_the_change_is_no_silent_fault_either() -> None:
+    told = Told()
+    scheduler, schedule = ModelScheduler(), patched(told=told)
+    scheduler.add("a")
+    schedule(scheduler)
+    told.answer = False
+    scheduler.ignores_eligibility = True
+    with pytest.raises(PhaseError, match="request a was scheduled with a token in flight"):
+        schedule(scheduler)
+
+
+def test_the_choice_hears_how_long_a_request_waits_for_its_tokens() -> None:
+    now = [0.0]
+    told = Told(spread=False)
+    scheduler, schedule = ModelScheduler(), patched(told=told, clock=lambda: now[0])
+    scheduler.add("a")
+    scheduler.add("b")
+
+    def step(seconds: float) -> None:
+        output = schedule(scheduler)
+        now[0] += seconds
+        scheduler.processed(output)
+
+    for seconds in (5.0, 0.3, 0.4, 0.5):
+        step(seconds)
+    schedule(scheduler)
+    # The prompt's step says nothing, and the first token only when the next one's time begins.
+    assert told.seen == [(2, 0.4), (2, 0.5)]
+
+
+def test_the_first_time_of_spread_decodes_is_that_of_the_step() -> None:
+    now = [0.0]
+    told = Told(spread=False)
+    scheduler, schedule = ModelScheduler(), patched(told=told, clock=lambda: now[0])
+    for name in "abc":
+        scheduler.add(name)
+    scheduler.processed(schedule(scheduler))
+    told.answer = True
+    assert schedule(scheduler).num_scheduled_tokens == {}
+    now[0] = 10.0
+    output = schedule(scheduler)
+    assert list(output.num_scheduled_tokens) == ["a"]
+    now[0] = 10.25
+    scheduler.processed(output)
+    schedule(scheduler)
+    assert told.seen == [(3, 0.25)]
+
+
+def test_a_watched_request_that_ends_is_forgotten_and_its_id_means_nothing() -> None:
+    now = [0.0]
+    told = Told(spread=False)
+    scheduler, schedule = ModelScheduler(), patched(told=told, clock=lambda: now[0])
+    scheduler.add("a")
+    for _ in range(3):
+        scheduler.processed(schedule(scheduler))
+    scheduler.requests.clear()
+    again = scheduler.add("a")
+    again.num_output_tokens = 90
+    now[0] = 99.0
+    schedule(scheduler)
+    assert all(seconds == 0.0 for _, seconds in told.seen)

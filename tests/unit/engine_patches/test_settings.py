@@ -64,8 +64,11 @@ def test_bad_compile_limits_are_refused(name: str, value: str) -> None:
         read_settings({name: value})
 
 
-def test_phases_are_on_unless_switched_off() -> None:
-    assert read_settings({}).phases is Phases.AUTO
-    assert read_settings({"STRUCTUREDLLM_PHASES": " OFF "}).phases is Phases.OFF
-    with pytest.raises(SettingsError, match="STRUCTUREDLLM_PHASES='on' is not known: set auto or off"):
-        read_settings({"STRUCTUREDLLM_PHASES": "on"})
+def test_phases_are_off_unless_switched_on() -> None:
+    assert read_settings({}).phases is Phases.OFF
+    assert read_settings({"STRUCTUREDLLM_PHASES": " AUTO "}).phases is Phases.AUTO
+    assert read_settings({"STRUCTUREDLLM_PHASES": "on"}).phases is Phases.ON
+    with pytest.raises(
+        SettingsError, match="STRUCTUREDLLM_PHASES='yes' is not known: set one of auto, on, off"
+    ):
+        read_settings({"STRUCTUREDLLM_PHASES": "yes"})

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tools.bench.engine import plain_cost
 from tools.bench.engine.cases import ARMS, GROWING, PROFILES, Arm, Case, Profile
 from tools.bench.engine.engines import BenchError, driver_environment, engine_args, run_arm, run_driver
 from tools.bench.engine.picture import draw
@@ -23,7 +22,7 @@ from tools.engine_env import VLLM_VERSION, ensure_engine_env
 from tools.models.store import ensure_model
 from tools.paths import repo_root
 
-PARTS = ("arms", "plain", "mask")
+PARTS = ("arms", "mask")
 PICTURE_SECONDS = 1.5
 PICTURE_CASE = f"{GROWING.name} burst 48 structured"
 PICTURE_CASE_PLAIN = f"{GROWING.name} burst 48 unstructured"
@@ -118,17 +117,6 @@ def _draw(arm: Arm, cases: list[Case], folder: Path, results: list[dict[str, Any
     print(f"bench-engine: {target}", file=sys.stderr, flush=True)
 
 
-def _measure_plain(
-    found: dict[str, Any], profile: Profile, environment: Path, work: Path, options: argparse.Namespace
-) -> None:
-    model = ensure_model("toy") if options.environment is None else _cached_model("toy")
-    cost = plain_cost.measure(environment, model, work / "plain", profile.plain_rounds)
-    found["plain_cost"] = cost
-    summary = found.setdefault("summary", {})
-    summary["plain_with_over_without_package"] = cost["throughput_with_over_without_median"]
-    summary["plain_cpu_with_over_without_package"] = cost["cpu_per_token_with_over_without_median"]
-
-
 def _measure_masks(
     found: dict[str, Any], profile: Profile, environment: Path, work: Path, options: argparse.Namespace
 ) -> None:
@@ -146,7 +134,7 @@ def _measure_masks(
     ]
 
 
-_PARTS = {"arms": _measure_arms, "plain": _measure_plain, "mask": _measure_masks}
+_PARTS = {"arms": _measure_arms, "mask": _measure_masks}
 
 
 def _cached_model(folder: str) -> Path:

@@ -112,9 +112,9 @@ DRAIN = Arm(
 )
 PATCHED = Arm(
     "async-patched",
-    "asynchronous scheduling, all patches",
+    "asynchronous scheduling, all patches, phases where they pay",
     asynchronous=True,
-    env={"STRUCTUREDLLM_PATCHES": "required"},
+    env={"STRUCTUREDLLM_PATCHES": "required", "STRUCTUREDLLM_PHASES": "auto"},
 )
 ARMS = (SYNC, UPSTREAM, DRAIN, PATCHED)
 
@@ -135,8 +135,8 @@ class Profile:
         stages: emulated stage times.
         arrivals: ways to arrive.
         tokens: answer length by number of requests, which also says the numbers.
-        plain_rounds: alternating runs with and without the package, see `plain_cost`.
         drain_pipelines: numbers of stages for which the drain alone is measured too.
+        upstream: whether upstream's asynchronous scheduling is measured too.
     """
 
     name: str
@@ -144,12 +144,15 @@ class Profile:
     stages: tuple[StageTime, ...]
     arrivals: tuple[Arrival, ...]
     tokens: Mapping[int, int]
-    plain_rounds: int
     drain_pipelines: tuple[int, ...] = (3,)
+    upstream: bool = True
 
     def arms(self, pipeline: int) -> tuple[Arm, ...]:
         """Return the arms that are measured with so many stages."""
-        return tuple(arm for arm in ARMS if arm is not DRAIN or pipeline in self.drain_pipelines)
+        left_out = set() if pipeline in self.drain_pipelines else {DRAIN.name}
+        if not self.upstream:
+            left_out.add(UPSTREAM.name)
+        return tuple(arm for arm in ARMS if arm.name not in left_out)
 
     def cases(self) -> Iterator[Case]:
         """Yield the cases of an arm; the two kinds of a comparison follow each other."""
@@ -160,6 +163,6 @@ class Profile:
             yield Case(stage, arrival, requests, kind, length)
 
 
-QUICK = Profile("quick", (3,), (FIXED, GROWING), (Arrival.BURST,), QUICK_TOKENS, 6)
-FULL = Profile("full", (2, 3, 4), (FIXED, GROWING), tuple(Arrival), TOKENS, 20)
+QUICK = Profile("quick", (3,), (FIXED, GROWING), (Arrival.BURST,), QUICK_TOKENS, upstream=False)
+FULL = Profile("full", (2, 3, 4), (FIXED, GROWING), tuple(Arrival), TOKENS)
 PROFILES = {profile.name: profile for profile in (QUICK, FULL)}

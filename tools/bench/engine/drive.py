@@ -20,6 +20,9 @@ from tools.bench.engine.cases import Arrival, Case, Kind, StageTime
 RESULT_MARK = "BENCH-RESULT "
 STEADY_ROUNDS = 2
 CASE_TIMEOUT_SECONDS = 240.0
+SETTLING_REQUESTS, SETTLING_TOKENS = 48, 24
+"""Asked before a stage time's first case, in every arm: what the engine learns of it takes some tokens."""
+
 NO_STAGE_TIME = StageTime("none", 0, 0)
 
 
@@ -54,6 +57,7 @@ class Driver:
         self._stage_file = Path(plan["stage_file"]) if plan.get("stage_file") else None
         self._pipeline = plan["engine_args"].get("pipeline_parallel_size", 1)
         self._count = 0
+        self._settled_for = NO_STAGE_TIME
         self.set_stage(NO_STAGE_TIME)
         self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**plan["engine_args"]))
 
@@ -102,6 +106,10 @@ class Driver:
     async def run(self, case: Case) -> dict[str, Any]:
         """Measure one case."""
         self.set_stage(case.stage)
+        if case.stage != self._settled_for:
+            self._settled_for = case.stage
+            settling = Case(case.stage, Arrival.BURST, SETTLING_REQUESTS, Kind.PLAIN, SETTLING_TOKENS)
+            await asyncio.wait_for(self._burst(settling), CASE_TIMEOUT_SECONDS)
         runner = self._burst if case.arrival is Arrival.BURST else self._steady
         begin, end, answers = await asyncio.wait_for(runner(case), CASE_TIMEOUT_SECONDS)
         return summarize(case, begin, end, answers)

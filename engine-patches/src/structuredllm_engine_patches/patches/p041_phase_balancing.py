@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from structuredllm_engine_patches.guided.phase_choice import AlwaysSpread, PhaseChoice
 from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.patch import Fit, Patch, Process, Unfit
 from structuredllm_engine_patches.seams import phase_balancing
@@ -13,8 +14,13 @@ SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 
 
 def _build(original: Callable[..., Any], installation: Installation) -> Callable[..., Any]:
-    enabled = installation.settings.phases is Phases.AUTO
-    return phase_balancing.build_schedule(original, enabled=enabled, logger=installation.logger)
+    phases = installation.settings.phases
+    return phase_balancing.build_schedule(
+        original,
+        enabled=phases is not Phases.OFF,
+        logger=installation.logger,
+        choice=AlwaysSpread if phases is Phases.ON else PhaseChoice,
+    )
 
 
 PATCH = Patch(
@@ -41,8 +47,10 @@ PATCH = Patch(
     why=(
         "A request has at most one decode step in flight, so a pipeline is full only when the requests are "
         "spread over its stages. On the V1 runner a burst stays together in one step for ever: each stage "
-        "works while the others wait. With the environment variable STRUCTUREDLLM_PHASES=off the scheduler "
-        "is upstream's and the drain (p001) keeps the masks right."
+        "works while the others wait. Where a stage's time does not depend on the batch, spreading gains "
+        "nothing and costs a little, so with STRUCTUREDLLM_PHASES=auto both are measured and the faster is "
+        "taken. By default (off) the scheduler is upstream's; the drain (p001) keeps the masks right in each "
+        "case."
     ),
     upstream="https://github.com/vllm-project/vllm/issues/50853",
     upstream_change=(
