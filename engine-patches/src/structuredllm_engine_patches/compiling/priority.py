@@ -44,5 +44,5 @@ def compile_threads(cpus: int) -> int:
 
 
 def slow_compilations(cpus: int) -> int:
-    """Return how many compilations that take long run at a time: two at least, so that one holds up nobody."""
+    """Return how many compilations that take long run at a time; with two a bomb holds up nobody."""
     return max(2, min(4, cpus // 4))
