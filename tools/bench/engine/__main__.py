@@ -67,6 +67,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", help="only cases whose name contains this")
     parser.add_argument("--pictures", action="store_true", help=f"write the timelines to {PICTURES}")
     parser.add_argument("--environment", type=Path, help="use this engine environment as it is")
+    parser.add_argument("--model", type=Path, help="folder of the model to ask; else the toy model")
     parser.add_argument("--merge", action="store_true", help="keep the other results of an existing file")
     return parser.parse_args(argv)
 
@@ -74,7 +75,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 def _measure_arms(
     found: dict[str, Any], profile: Profile, environment: Path, work: Path, options: argparse.Namespace
 ) -> None:
-    model = ensure_model("toy") if options.environment is None else _cached_model("toy")
+    toy = ensure_model if options.environment is None else _cached_model
+    model = options.model or toy("toy")
     cases = [case for case in profile.cases() if (options.cases or "") in case.name]
     results: list[dict[str, Any]] = found.setdefault("cases", [])
     for pipeline in profile.pipelines:
@@ -85,7 +87,9 @@ def _measure_arms(
                 continue
             print(f"bench-engine: PP={pipeline}, {arm.title}", file=sys.stderr, flush=True)
             folder = work / f"pp{pipeline}-{arm.name}"
-            new = run_arm(environment, model, folder, pipeline=pipeline, arm=arm, cases=cases)
+            new = run_arm(
+                environment, model, folder, pipeline=pipeline, arm=arm, cases=cases, emulated=profile.emulated
+            )
             replaced = {(pipeline, arm.name, r["case"]) for r in new}
             results[:] = [r for r in results if (r["pipeline"], r["arm"], r["case"]) not in replaced]
             results += new

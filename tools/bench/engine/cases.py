@@ -48,6 +48,9 @@ class StageTime:
         return f"{self.fixed_ms} {self.per_token_ms}\n"
 
 
+OWN = StageTime("own", 0, 0)
+"""Nothing is emulated: the stage's own time, on a GPU."""
+
 FIXED = StageTime("fixed", 100, 0)
 GROWING = StageTime("a+b*tokens", 40, 3)
 """A step costs each process 5 to 8 ms of CPU on two cores; a phase of 4 requests still takes 52 ms here."""
@@ -123,6 +126,7 @@ STEADY_TOKENS = 6
 """Fewest tokens of an answer with steady arrivals, where everyone asks twice."""
 
 QUICK_TOKENS = {16: 16, 48: 12}
+GPU_TOKENS = {16: 128, 48: 128, 144: 128}
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ class Profile:
         tokens: answer length by number of requests, which also says the numbers.
         drain_pipelines: numbers of stages for which the drain alone is measured too.
         upstream: whether upstream's asynchronous scheduling is measured too.
+        emulated: whether the test plug-in emulates the stage time, on the CPU.
     """
 
     name: str
@@ -146,6 +151,7 @@ class Profile:
     tokens: Mapping[int, int]
     drain_pipelines: tuple[int, ...] = (3,)
     upstream: bool = True
+    emulated: bool = True
 
     def arms(self, pipeline: int) -> tuple[Arm, ...]:
         """Return the arms that are measured with so many stages."""
@@ -165,4 +171,7 @@ class Profile:
 
 QUICK = Profile("quick", (3,), (FIXED, GROWING), (Arrival.BURST,), QUICK_TOKENS, upstream=False)
 FULL = Profile("full", (2, 3, 4), (FIXED, GROWING), tuple(Arrival), TOKENS)
-PROFILES = {profile.name: profile for profile in (QUICK, FULL)}
+GPU = Profile(
+    "gpu", (1, 2, 3, 4), (OWN,), tuple(Arrival), GPU_TOKENS, (1, 2, 3, 4), upstream=False, emulated=False
+)
+PROFILES = {profile.name: profile for profile in (QUICK, FULL, GPU)}

@@ -25,9 +25,9 @@ class BenchError(RuntimeError):
     """A driver ended before it had measured everything; the message has the tail of its log."""
 
 
-def engine_args(model: Path, *, pipeline: int, asynchronous: bool) -> dict[str, Any]:
-    """Return the arguments of vLLM's `AsyncEngineArgs`."""
-    return {
+def engine_args(model: Path, *, pipeline: int, asynchronous: bool, emulated: bool = True) -> dict[str, Any]:
+    """Return the arguments of vLLM's `AsyncEngineArgs`; without emulation vLLM chooses how to compile."""
+    arguments: dict[str, Any] = {
         "model": str(model),
         # float32: at temperature 0 an answer does not depend on the batch, so arms can be compared.
         "dtype": "float32",
@@ -38,10 +38,12 @@ def engine_args(model: Path, *, pipeline: int, asynchronous: bool) -> dict[str, 
         "pipeline_parallel_size": pipeline,
         "distributed_executor_backend": "mp" if pipeline > 1 else "uni",
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
-        "compilation_config": {"mode": 0, "cudagraph_mode": "NONE"},
         "async_scheduling": asynchronous,
         "disable_log_stats": True,
     }
+    if emulated:
+        arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "NONE"}
+    return arguments
 
 
 def driver_environment(stages: int, extra: dict[str, str]) -> dict[str, str]:
@@ -71,7 +73,14 @@ def driver_environment(stages: int, extra: dict[str, str]) -> dict[str, str]:
 
 
 def run_arm(
-    environment: Path, model: Path, folder: Path, *, pipeline: int, arm: Arm, cases: Sequence[Case]
+    environment: Path,
+    model: Path,
+    folder: Path,
+    *,
+    pipeline: int,
+    arm: Arm,
+    cases: Sequence[Case],
+    emulated: bool = True,
 ) -> list[dict[str, Any]]:
     """Measure all cases of an arm with one engine; return a result for each.
 
@@ -82,6 +91,7 @@ def run_arm(
         pipeline: number of stages.
         arm: how the engine runs.
         cases: what to measure, in order.
+        emulated: whether the stage time is emulated.
 
     Raises:
         BenchError: the driver failed in an arm that should be right.
@@ -89,7 +99,9 @@ def run_arm(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     plan = {
-        "engine_args": engine_args(model, pipeline=pipeline, asynchronous=arm.asynchronous),
+        "engine_args": engine_args(
+            model, pipeline=pipeline, asynchronous=arm.asynchronous, emulated=emulated
+        ),
         "stage_file": str(folder / "stage-time"),
         "cases": [asdict(case) for case in cases],
     }
