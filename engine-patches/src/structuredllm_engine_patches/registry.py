@@ -54,8 +54,9 @@ PATCHES = (
     p030_lost_node.PATCH,
     p031_dead_front_end.PATCH,
     p040_async_guard.PATCH,
-    p041_phase_balancing.PATCH,
-    p042_pp_handoff.PATCH,
     p045_token_handoff.PATCH,
     p046_validation_causes.PATCH,
+    # Behind p045: it wraps the asynchronous scheduler's `schedule`, which is the inherited one of p045.
+    p041_phase_balancing.PATCH,
+    p042_pp_handoff.PATCH,
 )
