@@ -82,6 +82,6 @@ def test_register_raises_where_vllm_is_missing_and_leaves_nothing(monkeypatch: p
 
 
 def test_the_phases_come_after_the_rule_that_they_inherit() -> None:
-    """Applied first, p041 would hold on to a `schedule` without p045 where both modules are imported already."""
+    """Applied first, p041 would keep a `schedule` without p045 where both modules are imported already."""
     order = [patch.id[:4] for patch in PATCHES]
     assert order.index("p045") < order.index("p041")
