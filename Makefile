@@ -6,7 +6,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 PROFILE ?= full
 
-.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs soak-gateway bench-slowloris bench-gateway clean
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs soak-gateway bench-slowloris bench-gateway bench-engine bench-plain evidence-gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -64,6 +64,15 @@ bench-slowloris: setup  ## 1,000 slow connections beside a good load -> build/be
 
 bench-gateway: setup  ## the gateway beside other gateways -> build/bench/gateway.json (PROFILE=quick|full)
 	@$(PY) -m tools.bench.gateway --profile $(PROFILE) $(if $(PICTURES),--picture)
+
+bench-engine: setup  ## throughput of the patched engine -> build/bench/engine.json (PROFILE=quick|full)
+	@$(PY) -m tools.bench.engine --profile $(PROFILE) $(if $(PICTURES),--pictures)
+
+evidence-gpu: setup  ## the engine's checks on NVIDIA GPUs -> docs/evidence/ (MODEL=hf://ORG/NAME or a folder)
+	@$(PY) -m tools.evidence $(if $(MODEL),--model $(MODEL))
+
+bench-plain: setup  ## plain generation with and without the patches -> build/bench/plain-cost.json
+	@$(PY) -m tests.engine.plain_cost
 
 clean:  ## remove build output (caches stay)
 	rm -rf build dist

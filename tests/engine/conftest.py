@@ -1,6 +1,7 @@
 """The engine environment and the toy model, made once and cached (minutes on a machine that never ran
 them)."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ collect_ignore = ["inside"]
 
 @pytest.fixture(scope="session")
 def engine_env() -> Path:
-    return ensure_engine_env()
+    """The CPU's, or the one that `make evidence-gpu` made."""
+    given = os.environ.get("STRUCTUREDLLM_TEST_ENVIRONMENT")
+    return Path(given) if given else ensure_engine_env()
 
 
 @pytest.fixture(scope="session")
@@ -26,4 +29,5 @@ def old_engine_env() -> Path:
 
 @pytest.fixture(scope="session")
 def toy_model(engine_env: Path) -> Path:
-    return ensure_model("toy")
+    given = os.environ.get("STRUCTUREDLLM_TEST_MODEL")
+    return Path(given) if given else ensure_model("toy")

@@ -21,6 +21,8 @@ STARTUP_TIMEOUT_SECONDS = 600.0
 STOP_TIMEOUT_SECONDS = 20.0
 MODEL_NAME = "toy"
 PIPELINE_STAGES = 3
+KEPT = ("VLLM_BATCH_INVARIANT",)
+"""Variables of the engine that come from outside, where it runs on a GPU."""
 
 ARGUMENTS = (
     "--served-model-name", MODEL_NAME,
@@ -115,7 +117,11 @@ def log_folder() -> Path:
 
 def engine_environment(extra: Mapping[str, str], *, stages: int = PIPELINE_STAGES) -> dict[str, str]:
     """Return the process environment of an engine: ours without settings of the product, then `extra`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("STRUCTUREDLLM_", "VLLM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT or not name.startswith(("STRUCTUREDLLM_", "VLLM_"))
+    }
     cpus = sorted(os.sched_getaffinity(0))
     return {
         **kept,

@@ -103,6 +103,7 @@ def test_ten_bombs_fail_alone(engine: Engine) -> None:
     found = measure(engine.url, requests=60, bombs=10)
     with RECORD.open("a") as file:
         file.write(f"{found}\n")
+    assert found.lost == [], found
     assert found.bomb_ends <= {"grammar_compile_timeout", "grammar_compile_memory"}, found
     assert found.bombs >= 10
     assert found.failed == 0, found

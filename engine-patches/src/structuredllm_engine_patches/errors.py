@@ -3,7 +3,8 @@
 EnginePatchError
 ├── SettingsError              an environment variable has a value that means nothing
 ├── UnsupportedVersionError    the installed vLLM is not one that the patch was proven on
-└── FingerprintMismatchError   the version fits but the source that the patch relies on is different
+├── FingerprintMismatchError   the version fits but the source that the patch relies on is different
+└── PhaseError                 a request was scheduled against the rule of the pipeline's phases
 """
 
 
@@ -21,3 +22,7 @@ class UnsupportedVersionError(EnginePatchError):
 
 class FingerprintMismatchError(EnginePatchError):
     """The source that the patch relies on differs from the one it was proven on, or is gone."""
+
+
+class PhaseError(EnginePatchError):
+    """A request was scheduled against the rule of the pipeline's phases: going on could give a wrong text."""

@@ -116,6 +116,7 @@ def apply(patch: Patch, fit: Fit, context: Any) -> None:
         replacement = patch.build(original, context)
         setattr(replacement, MARK, patch.id)
         setattr(replacement, f"{MARK}original", original)
+        setattr(replacement, f"{MARK}inherited", attribute not in vars(owner))
         setattr(owner, attribute, replacement)
 
 
@@ -124,7 +125,12 @@ def revert(patch: Patch, fit: Fit) -> None:
     for target in fit.targets:
         if _is_replaced(patch, target):
             owner, attribute = _owner_of(target)
-            setattr(owner, attribute, getattr(getattr(owner, attribute), f"{MARK}original"))
+            replacement = getattr(owner, attribute)
+            if getattr(replacement, f"{MARK}inherited"):
+                # Whatever the base class has by now is what stands here again.
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, getattr(replacement, f"{MARK}original"))
 
 
 def _is_replaced(patch: Patch, target: str) -> bool:

@@ -24,6 +24,8 @@ from structuredllm_engine_patches.patches import (
     p030_lost_node,
     p031_dead_front_end,
     p040_async_guard,
+    p041_phase_balancing,
+    p042_pp_handoff,
     p045_token_handoff,
     p046_validation_causes,
 )
@@ -54,4 +56,7 @@ PATCHES = (
     p040_async_guard.PATCH,
     p045_token_handoff.PATCH,
     p046_validation_causes.PATCH,
+    # Behind p045: it wraps the asynchronous scheduler's `schedule`, which is the inherited one of p045.
+    p041_phase_balancing.PATCH,
+    p042_pp_handoff.PATCH,
 )

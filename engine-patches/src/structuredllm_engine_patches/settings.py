@@ -13,6 +13,7 @@ TELEMETRY_HOST_VARIABLE = "STRUCTUREDLLM_TELEMETRY_HOST"
 COMPILE_TIMEOUT_VARIABLE = "STRUCTUREDLLM_COMPILE_TIMEOUT_SECONDS"
 COMPILE_MEMORY_VARIABLE = "STRUCTUREDLLM_COMPILE_MEMORY_BYTES"
 COMPILE_WORKERS_VARIABLE = "STRUCTUREDLLM_COMPILE_WORKERS"
+PHASES_VARIABLE = "STRUCTUREDLLM_PHASES"
 DEFAULT_TELEMETRY_PORT = 9464
 DEFAULT_TELEMETRY_HOST = "0.0.0.0"  # noqa: S104 - scraped from outside the pod
 
@@ -28,6 +29,19 @@ class Policy(StrEnum):
 
     DISABLED = "disabled"
     """No patch is applied; telemetry runs."""
+
+
+class Phases(StrEnum):
+    """Whether decodes are spread over the pipeline's phases."""
+
+    AUTO = "auto"
+    """Wherever it fits, while it is measured to be faster."""
+
+    ON = "on"
+    """Wherever it fits, whatever it costs: to compare, and to test."""
+
+    OFF = "off"
+    """Never: the batch queue's drain alone keeps the masks right (default)."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +69,14 @@ class Settings:
         telemetry_host: address that the telemetry port binds.
         telemetry_port: TCP port of /metrics and /info; 0 switches the port off.
         compiling: limits of the compilation of grammars.
+        phases: whether decodes are spread over the pipeline's phases.
     """
 
     policy: Policy
     telemetry_host: str
     telemetry_port: int
     compiling: CompileSettings = CompileSettings()
+    phases: Phases = Phases.OFF
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -86,6 +102,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         telemetry_host=host,
         telemetry_port=int(port_text),
         compiling=_read_compile_settings(environ),
+        phases=_read_phases(environ),
     )
 
 
@@ -112,3 +129,12 @@ def _whole_number(environ: Mapping[str, str], name: str, least: int, most: int, 
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
         raise SettingsError(f"{name}={text!r} is out of its range: set {least} to {most} ({unit})")
     return int(text)
+
+
+def _read_phases(environ: Mapping[str, str]) -> Phases:
+    text = environ.get(PHASES_VARIABLE, "").strip().lower() or Phases.OFF.value
+    try:
+        return Phases(text)
+    except ValueError:
+        choices = ", ".join(p.value for p in Phases)
+        raise SettingsError(f"{PHASES_VARIABLE}={text!r} is not known: set one of {choices}") from None

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.engine.engine_process import running_engine
+from tests.engine.engine_process import PIPELINE_STAGES, running_engine
 from tests.engine.soak.run import ARGUMENTS, ENVIRONMENT, Bounds, soak
 from tools.engine_env import ensure_engine_env
 from tools.models.store import ensure_model
@@ -19,16 +19,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.soak", description=__doc__)
     parser.add_argument("--structured", type=int, default=10_000, help="structured requests (default 10000)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--environment", type=Path, help="with vLLM and the patches; else the CPU's")
+    parser.add_argument("--model", type=Path, help="folder; else the toy model")
+    parser.add_argument("--stages", type=int, default=PIPELINE_STAGES)
     parser.add_argument("--out", type=Path, default=repo_root() / "build" / "soak" / "engine.json")
     options = parser.parse_args()
     with running_engine(
-        "soak", ensure_engine_env(), ensure_model("toy"), env=ENVIRONMENT, arguments=ARGUMENTS
+        "soak",
+        options.environment or ensure_engine_env(),
+        options.model or ensure_model("toy"),
+        env=ENVIRONMENT,
+        arguments=ARGUMENTS,
+        stages=options.stages,
     ) as engine:
         outcome = soak(
             engine,
             structured=options.structured,
             seed=options.seed,
             bounds=BOUNDS,
+            # With two batches in flight there is never more than one to wait for.
+            drains=options.stages > 2,
             progress=lambda line: print(f"soak: {line}", flush=True),
         )
     options.out.parent.mkdir(parents=True, exist_ok=True)

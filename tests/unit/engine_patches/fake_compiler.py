@@ -23,6 +23,8 @@ def load(blob: bytes) -> RunJob:
                 return str(os.getpid()).encode()
             case "nice":
                 return str(os.getpriority(os.PRIO_PROCESS, 0)).encode()
+            case "policy":
+                return str(os.sched_getscheduler(0)).encode()
             case "fail":
                 raise ValueError(argument)
             case "spin":

@@ -166,7 +166,7 @@ def test_ten_bombs_cost_the_others_little(pool: Pool) -> None:
 
 def test_a_long_job_goes_on_at_the_lowest_priority_and_its_worker_ends(pool: Pool) -> None:
     future = pool.submit("spin 0.3")
-    wait_for(lambda: any(niceness_of_threads(pid) == [19, 19] for pid in workers()))
+    wait_for(lambda: any(priorities(pid) == [(19, os.SCHED_IDLE)] * 2 for pid in workers()))
     assert future.result(WAIT_SECONDS).blob == b"spun"
     own = str(os.getpriority(os.PRIO_PROCESS, 0))
     assert pool.run("nice") == own, "no later job pays for it"
@@ -180,15 +180,19 @@ def workers(*servers: int) -> list[int]:
     return found
 
 
-def niceness_of_threads(pid: int) -> list[int]:
+def priorities(pid: int) -> list[tuple[int, int]]:
+    """Niceness and policy of each thread."""
     try:
-        return [os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir(f"/proc/{pid}/task")]
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        return [(os.getpriority(os.PRIO_PROCESS, t), os.sched_getscheduler(t)) for t in threads]
     except OSError:
         return []
 
 
 def test_a_heavy_job_starts_at_the_lowest_priority(pool: Pool) -> None:
     assert pool.run("nice " + "x" * LIMITS.heavy_weight) == "19"
+    assert pool.run("policy " + "x" * LIMITS.heavy_weight) == str(os.SCHED_IDLE)
+    assert pool.run("policy") == str(os.sched_getscheduler(0))
 
 
 @pytest.mark.parametrize("spec", ["grow 1000000000", "swell", "big 2000000", "signal SIGABRT"])

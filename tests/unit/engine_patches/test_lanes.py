@@ -1,6 +1,7 @@
 """The lanes: a bomb holds nobody up."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,33 @@ def test_a_heavy_job_takes_no_fast_slot() -> None:
     assert lanes.advance(0.5) == [Start(3, Lane.SLOW)]
 
 
+def test_the_slow_lane_takes_the_lightest_and_the_oldest_in_turn() -> None:
+    lanes = Lanes(replace(LIMITS, slow_slots=1, waiting_places=20))
+    submit(lanes, *[9000] * 6, now=0)
+    assert lanes.advance(0) == [Start(1, Lane.SLOW)]
+    submit(lanes, 1500, first=7, now=1)
+    submit(lanes, 1400, first=8, now=1)
+    order = []
+    for job_id in (1, 2, 8, 3, 7):
+        lanes.finished(job_id)
+        order += lanes.advance(2)
+    assert order == [Start(n, Lane.SLOW) for n in (2, 8, 3, 7, 4)]
+
+
+def test_without_room_in_the_slow_lane_a_long_job_is_demoted_where_it_runs() -> None:
+    lanes = Lanes(LIMITS)
+    submit(lanes, 2000, 2000, 1)
+    lanes.advance(0)
+    assert lanes.wake_at() == 1
+    assert lanes.advance(1) == [Demote(3)]
+    assert lanes.advance(2) == []
+    assert lanes.wake_at() == 10
+    lanes.finished(1)
+    assert lanes.advance(3) == [], "it moves over without being told again"
+    submit(lanes, 1, 2, first=4, now=3)
+    assert lanes.advance(3) == [Start(4, Lane.FAST), Start(5, Lane.FAST)]
+
+
 def test_a_job_beyond_its_slice_is_demoted_and_its_slot_is_free() -> None:
     lanes = Lanes(LIMITS)
     submit(lanes, 1, 2, 3)
@@ -63,7 +91,7 @@ def test_with_the_slow_lane_full_a_job_is_parked_only_when_somebody_waits() -> N
     lanes = Lanes(LIMITS)
     submit(lanes, 2000, 2000, 1)
     lanes.advance(0)
-    assert lanes.advance(9) == []
+    assert lanes.advance(9) == [Demote(3)]
     submit(lanes, 2, 3, first=4, now=9)
     assert lanes.advance(9) == [Park(3), Start(4, Lane.FAST), Start(5, Lane.FAST)]
 

@@ -79,3 +79,9 @@ def test_register_raises_where_vllm_is_missing_and_leaves_nothing(monkeypatch: p
         with pytest.raises(UnsupportedVersionError, match="no distribution named vllm"):
             structuredllm_engine_patches.register()
     assert find_hook() is None
+
+
+def test_the_phases_come_after_the_rule_that_they_inherit() -> None:
+    """Applied first, p041 would keep a `schedule` without p045 where both modules are imported already."""
+    order = [patch.id[:4] for patch in PATCHES]
+    assert order.index("p045") < order.index("p041")

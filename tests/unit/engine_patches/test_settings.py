@@ -3,7 +3,7 @@
 import pytest
 
 from structuredllm_engine_patches.errors import SettingsError
-from structuredllm_engine_patches.settings import CompileSettings, Policy, Settings, read_settings
+from structuredllm_engine_patches.settings import CompileSettings, Phases, Policy, Settings, read_settings
 
 
 def test_defaults() -> None:
@@ -62,3 +62,13 @@ def test_compile_limits() -> None:
 def test_bad_compile_limits_are_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}='{value}' .*: set "):
         read_settings({name: value})
+
+
+def test_phases_are_off_unless_switched_on() -> None:
+    assert read_settings({}).phases is Phases.OFF
+    assert read_settings({"STRUCTUREDLLM_PHASES": " AUTO "}).phases is Phases.AUTO
+    assert read_settings({"STRUCTUREDLLM_PHASES": "on"}).phases is Phases.ON
+    with pytest.raises(
+        SettingsError, match="STRUCTUREDLLM_PHASES='yes' is not known: set one of auto, on, off"
+    ):
+        read_settings({"STRUCTUREDLLM_PHASES": "yes"})

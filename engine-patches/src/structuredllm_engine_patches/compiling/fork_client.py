@@ -82,11 +82,11 @@ class ForkClient:
         """Give it what the compiler needs; the event `loaded` says when workers can be had."""
         self._send({"op": "load"}, blob)
 
-    def fork(self, worker_id: int, niceness: int) -> socket.socket:
+    def fork(self, worker_id: int, *, slow: bool) -> socket.socket:
         """Ask for a worker and return the socket that leads to it; jobs can be sent at once."""
         ours, theirs = socket.socketpair()
         try:
-            message = frames.encode({"op": "fork", "worker": worker_id, "niceness": niceness})
+            message = frames.encode({"op": "fork", "worker": worker_id, "slow": slow})
             sent = socket.send_fds(self._control, [message], [theirs.fileno()])
             if sent < len(message):
                 self._control.sendall(message[sent:])

@@ -81,13 +81,13 @@ class ForkServer:
                 gc.freeze()
                 self._tell({"op": "loaded", "threads": len(os.listdir("/proc/self/task"))})
             case "fork":
-                self._fork(header["worker"], header["niceness"], self._passed.pop(0))
+                self._fork(header["worker"], self._passed.pop(0), slow=header["slow"])
             case "kill":
                 pid = self._pids.get(header["worker"])
                 if pid is not None:
                     os.kill(pid, signal.SIGKILL)
 
-    def _fork(self, worker_id: int, niceness: int, descriptor: int) -> None:
+    def _fork(self, worker_id: int, descriptor: int, *, slow: bool) -> None:
         own_pid = os.getpid()
         pid = os.fork()
         if pid:
@@ -103,7 +103,7 @@ class ForkServer:
             self._control.close()
             for other in self._passed:
                 os.close(other)
-            worker.confine(own_pid, self._memory_bytes, niceness)
+            worker.confine(own_pid, self._memory_bytes, slow=slow)
             if self._run_job is not None:
                 worker.serve(socket.socket(fileno=descriptor), self._run_job, self._max_result_bytes)
                 status = 0

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from structuredllm_engine_patches.compiling import frames
 from structuredllm_engine_patches.compiling.jobs import CompileJob, job_of
+from structuredllm_engine_patches.compiling.priority import give_way
 
 RunJob = Callable[[CompileJob], bytes | None]
 """Does a job and returns the result's bytes, or None for `CompileResult.here`; any exception is an answer."""
@@ -23,13 +24,13 @@ MAX_ERROR_CHARACTERS = 1000
 _PR_SET_PDEATHSIG = 1
 
 
-def confine(parent_pid: int, memory_bytes: int, niceness: int) -> None:
+def confine(parent_pid: int, memory_bytes: int, *, slow: bool) -> None:
     """Bound this process before it takes a job.
 
     Args:
         parent_pid: the fork server; this process dies with it.
         memory_bytes: address space that it may take on top of what it has now.
-        niceness: added to its niceness.
+        slow: whether it runs only when nobody else wants the CPU.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -37,7 +38,8 @@ def confine(parent_pid: int, memory_bytes: int, niceness: int) -> None:
     limit = address_space_bytes() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(niceness)
+    if slow:
+        give_way()
     # When the machine runs out of memory the kernel shall take a compile worker, not the engine. In a
     # container that forbids it the limits above still hold.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

@@ -6,8 +6,8 @@ import resource
 import socket
 
 from structuredllm_engine_patches.compiling import frames
+from structuredllm_engine_patches.compiling.priority import give_way
 
-LOWEST_PRIORITY = 19
 SEND_TIMEOUT_SECONDS = 5.0
 PAGE_BYTES = resource.getpagesize()
 
@@ -63,8 +63,7 @@ class WorkerHandle:
             return
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{self.pid}/task"):
-                with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, int(thread), LOWEST_PRIORITY)
+                give_way(int(thread))
 
 
 def resident_bytes(pid: int) -> int:

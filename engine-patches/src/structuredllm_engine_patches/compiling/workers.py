@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from structuredllm_engine_patches.compiling import frames
 from structuredllm_engine_patches.compiling.fork_client import ForkClient, ServerLostError, ServerOptions
-from structuredllm_engine_patches.compiling.worker_handle import LOWEST_PRIORITY, WorkerHandle
+from structuredllm_engine_patches.compiling.worker_handle import WorkerHandle
 
 JOBS_PER_WORKER = 200
 """A worker is replaced after so many jobs: what leaks in C++ code stays small."""
@@ -234,7 +234,7 @@ class Workers:
         if self._client is None:
             raise ServerLostError("the compile fork server is gone")
         worker_id = next(self._ids)
-        connection = self._client.fork(worker_id, LOWEST_PRIORITY if slow else 0)
+        connection = self._client.fork(worker_id, slow=slow)
         worker = WorkerHandle(worker_id, connection, slow=slow)
         self._all[worker_id] = worker
         self._open.add(worker_id)

@@ -9,13 +9,13 @@ import importlib
 import importlib.machinery
 import importlib.util
 import json
-import os
 import sys
 import time
 import types
 from typing import Any
 
 from structuredllm_engine_patches.compiling.jobs import CompileJob, Kind, Task
+from structuredllm_engine_patches.compiling.priority import compile_threads, usable_cpus
 from structuredllm_engine_patches.compiling.trial import try_out
 from structuredllm_engine_patches.compiling.worker import RunJob
 
@@ -40,7 +40,7 @@ def load(tokenizer: bytes) -> RunJob:
     compiler = None
     if tokenizer:
         info = modules.tokenizer_info.TokenizerInfo.deserialize_json(tokenizer.decode())
-        threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0))))
+        threads = compile_threads(usable_cpus())
         # The engine keeps what was compiled; a cache here would only grow.
         compiler = modules.compiler.GrammarCompiler(info, max_threads=threads, cache_enabled=False)
 

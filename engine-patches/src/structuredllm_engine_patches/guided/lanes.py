@@ -4,11 +4,12 @@ The aim: a grammar that takes for ever to compile (a "bomb") must cost its own r
 else anything. Nobody can tell a bomb from its text alone, so a job shows what it is by running:
 
 - A job starts in the fast lane, which has a few slots, the lightest waiting job first.
-- One that looks heavy (see `guided.weight`) never takes a fast slot; it waits for the slow lane.
+- One that looks heavy (see `guided.weight`) never takes a fast slot; it waits for the slow lane, which takes
+  the lightest and the one that has waited for the longest time in turn: neither is held up by many bombs.
 - A job that has used up its slice is demoted: it goes on where it runs, at the lowest priority, in the slow
-  lane; its fast slot is free at once.
-- With the slow lane full and somebody waiting, a job that has used up its patience is stopped and put behind
-  the heavy ones; it starts anew when the slow lane has room.
+  lane; its fast slot is free at once. With the slow lane full it keeps the slot.
+- Then, with somebody waiting, a job that has used up its patience is stopped and put behind the heavy ones;
+  it starts anew when the slow lane has room.
 - A job is stopped when it has run for its time limit, and refused when it has waited for too long or when
   too many wait.
 
@@ -104,6 +105,9 @@ class _Job:
     since: float
     """When it began to run, or to wait."""
 
+    demoted: bool = False
+    parked: bool = False
+
 
 class Lanes:
     """The jobs of one pool; not thread-safe."""
@@ -115,6 +119,7 @@ class Lanes:
         self._heavy: OrderedDict[int, _Job] = OrderedDict()
         self._fast: OrderedDict[int, _Job] = OrderedDict()
         self._slow: dict[int, _Job] = {}
+        self._lightest_next = True
 
     def __len__(self) -> int:
         return len(self._light) + len(self._heavy) + self.running
@@ -156,9 +161,9 @@ class Lanes:
         limits = self._limits
         times = [job.since + limits.timeout_seconds for job in self._running()]
         times += [job.since + limits.waiting_seconds for job in self._waiting()]
-        if len(self._slow) < limits.slow_slots:
-            times += [job.since + limits.slice_seconds for job in self._fast.values()]
-        elif self._light:
+        room = len(self._slow) < limits.slow_slots
+        times += [job.since + limits.slice_seconds for job in self._fast.values() if room or not job.demoted]
+        if self._light and not room:
             times += [job.since + limits.patience_seconds for job in self._fast.values()]
         return min(times, default=None)
 
@@ -190,22 +195,37 @@ class Lanes:
                 continue
             if len(self._slow) < self._limits.slow_slots:
                 self._slow[job_id] = self._fast.pop(job_id)
-                actions.append(Demote(job_id))
+                self._demote(job, actions)
             elif ran >= self._limits.patience_seconds and self._light:
                 del self._fast[job_id]
                 if len(self._heavy) < self._limits.waiting_places:
-                    job.since = now
+                    job.since, job.demoted, job.parked = now, False, True
                     self._heavy[job_id] = job
                     actions.append(Park(job_id))
                 else:
                     actions.append(Refuse(job_id, Refusal.CROWDED, running=True))
+            else:
+                self._demote(job, actions)
+
+    def _demote(self, job: _Job, actions: list[Action]) -> None:
+        if not job.demoted:
+            job.demoted = True
+            actions.append(Demote(job.job_id))
+
+    def _pop_heavy(self) -> _Job:
+        """Take the lightest, and the one that has waited for the longest time, in turn."""
+        lightest, self._lightest_next = self._lightest_next, not self._lightest_next
+        if lightest:
+            first = min(self._heavy.values(), key=lambda job: (job.parked, job.weight, job.job_id))
+            return self._heavy.pop(first.job_id)
+        return self._heavy.popitem(last=False)[1]
 
     def _start(self, now: float, actions: list[Action]) -> None:
         while self._heavy and len(self._slow) < self._limits.slow_slots:
-            job_id, job = self._heavy.popitem(last=False)
-            job.since = now
-            self._slow[job_id] = job
-            actions.append(Start(job_id, Lane.SLOW))
+            job = self._pop_heavy()
+            job.since, job.demoted = now, True
+            self._slow[job.job_id] = job
+            actions.append(Start(job.job_id, Lane.SLOW))
         while self._light and len(self._fast) < self._limits.fast_slots:
             _, job_id = heapq.heappop(self._order)
             waiting = self._light.pop(job_id, None)

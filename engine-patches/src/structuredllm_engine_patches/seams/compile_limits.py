@@ -14,7 +14,7 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
-from structuredllm_engine_patches.compiling.worker_handle import LOWEST_PRIORITY
+from structuredllm_engine_patches.compiling.priority import LOWEST_NICENESS
 from structuredllm_engine_patches.compiling.xgrammar_jobs import MAX_THREADS, compile_job
 from structuredllm_engine_patches.installation import Installation
 from structuredllm_engine_patches.seams.compile_pools import Role, close_pool, pool_of
@@ -115,6 +115,9 @@ def make_compiler(compiler: Any, installation: Installation) -> RemoteCompiler:
 
 
 def _lower_priority() -> None:
-    """Give the calling thread, and those that it starts, the lowest priority."""
+    """Give the calling thread, and those that it starts, the lowest niceness.
+
+    Not less (`priority.give_way`): it holds the interpreter's lock now and then, and others wait for that.
+    """
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_NICENESS)

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from structuredllm_engine_patches.compiling.fork_client import ServerOptions
 from structuredllm_engine_patches.compiling.pool import CompilePool, PoolOptions
+from structuredllm_engine_patches.compiling.priority import slow_compilations, usable_cpus
 from structuredllm_engine_patches.guided.causes import Cause
 from structuredllm_engine_patches.guided.lanes import LaneLimits
 from structuredllm_engine_patches.installation import Installation
@@ -19,9 +20,6 @@ from structuredllm_engine_patches.telemetry.observation import Observation
 
 ATTRIBUTE = "_structuredllm_compile_pools"
 MOST_WORKERS = 8
-LEAST_SLOW_SLOTS = 8
-"""At the lowest priority a slow compilation costs memory and hardly any time of others."""
-
 WHOLE_MEMORY = 4
 """All workers together may take so many times the memory of one."""
 
@@ -43,7 +41,7 @@ def pool_of(installation: Installation, role: Role) -> CompilePool:
     key = (os.getpid(), role)
     pool = pools.get(key)
     if pool is None:
-        options = options_of(installation.settings.compiling, cpus=len(os.sched_getaffinity(0)))
+        options = options_of(installation.settings.compiling, cpus=usable_cpus())
         observer = PoolMetrics(installation.observation if role is Role.COMPILE else Observation())
         pool = pools[key] = CompilePool(options, observer, installation.logger)
         if role is Role.PARSE:
@@ -63,7 +61,7 @@ def options_of(settings: CompileSettings, cpus: int) -> PoolOptions:
     workers = settings.workers or max(2, min(MOST_WORKERS, cpus // 2))
     limits = LaneLimits(
         fast_slots=workers,
-        slow_slots=max(LEAST_SLOW_SLOTS, workers),
+        slow_slots=settings.workers or slow_compilations(cpus),
         timeout_seconds=settings.timeout_seconds,
     )
     server = ServerOptions(memory_bytes=settings.memory_bytes, max_result_bytes=settings.memory_bytes // 4)

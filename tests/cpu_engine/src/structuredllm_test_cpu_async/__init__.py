@@ -12,8 +12,9 @@ def register() -> None:
     """Entry point of `vllm.general_plugins`; may be called any number of times in a process."""
     if os.environ.get("STRUCTUREDLLM_TEST_CPU_ASYNC") != "1":
         return
-    from . import faults, plumbing, refusals
+    from . import faults, plumbing, refusals, stages
 
     plumbing.install()
     faults.install(os.environ)
     refusals.install(os.environ)
+    stages.install(os.environ)

@@ -3,12 +3,12 @@
 STRUCTUREDLLM_TEST_ALLOW_UNPATCHED=1   lift upstream's refusal of V1 + pipeline + async without any cure
 STRUCTUREDLLM_TEST_MUTATE=no-drain     the patch's decision says "drain nothing"
 STRUCTUREDLLM_TEST_MUTATE=one-more     the patch's decision says "drain one batch at the most"
-STRUCTUREDLLM_TEST_STAGE_MS=10         each pipeline stage takes at least so many milliseconds
 STRUCTUREDLLM_TEST_RAISE_WHEN=PATH     as soon as the file exists, with "STAGE METHOD" in it (METHOD:
                                        execute_model or sample_tokens), that stage's model runner raises
+
+Emulated stage times are in `stages`.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -29,9 +29,6 @@ def install(environ: Mapping[str, str]) -> None:
     mutation = environ.get("STRUCTUREDLLM_TEST_MUTATE", "")
     if mutation:
         _mutate_drain(mutation)
-    stage_milliseconds = float(environ.get("STRUCTUREDLLM_TEST_STAGE_MS", "0"))
-    if stage_milliseconds > 0:
-        _slow_stages(stage_milliseconds / 1000)
     raise_when = environ.get("STRUCTUREDLLM_TEST_RAISE_WHEN", "")
     if raise_when:
         for method in ("execute_model", "sample_tokens"):
@@ -68,23 +65,6 @@ def _mutate_drain(mutation: str) -> None:
         raise ValueError(f"STRUCTUREDLLM_TEST_MUTATE={mutation!r}: use no-drain or one-more")
     setattr(mutated, MARK, True)
     drain.batches_to_drain = mutated
-
-
-def _slow_stages(seconds: float) -> None:
-    """Sleep where a GPU would compute: after the stage's inputs have arrived, so the dependency stays
-    real."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    original = GPUModelRunner._model_forward
-    if hasattr(original, MARK):
-        return
-
-    def model_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        time.sleep(seconds)
-        return original(self, *args, **kwargs)
-
-    setattr(model_forward, MARK, True)
-    GPUModelRunner._model_forward = model_forward
 
 
 def _raise_when(order: Path, method: str) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of the patched engine; run by `make bench-engine`."""
