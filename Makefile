@@ -6,7 +6,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 PROFILE ?= full
 
-.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs bench-gateway clean
+.PHONY: help setup demo demo-down test check fmt gen lock test-unit test-chart test-contract test-engine test-e2e soak-engine soak-bombs soak-gateway bench-gateway clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ soak-bombs: setup  ## latency of structured requests next to ten grammars that n
 
 soak-engine: setup  ## 10,000 structured requests against the patched engine (build/soak/engine.json)
 	@$(PY) -m tests.engine.soak
+
+soak-gateway: setup  ## 100,000 answers, most of them wrong, through the gateway (build/soak/gateway.json)
+	@$(PY) -m tests.gateway_soak
 
 bench-gateway: setup  ## the gateway beside other gateways -> build/bench/gateway.json (PROFILE=quick|full)
 	@$(PY) -m tools.bench.gateway --profile $(PROFILE) $(if $(PICTURES),--picture)

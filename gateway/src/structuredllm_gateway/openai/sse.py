@@ -14,6 +14,7 @@ DONE = b"data: [DONE]\n\n"
 _EOL = rb"(?:\r\n|\n|\r(?!\n))"
 _EVENT_END = re.compile(_EOL + _EOL)
 _LINES = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_END = 4
 
 
@@ -42,6 +43,7 @@ class SseParser:
         self._max_event_bytes = max_event_bytes
         self._held = b""
         self._searched = 0
+        self._is_at_start = True
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Take bytes, return the events they complete.
@@ -53,7 +55,7 @@ class SseParser:
         events: list[SseEvent] = []
         start, search = 0, self._searched
         while end := _EVENT_END.search(held, search):
-            events.append(_event(held[start : end.end()]))
+            events.append(self._event(held[start : end.end()]))
             start = search = end.end()
         self._held = held[start:]
         self._searched = max(0, len(self._held) - _LONGEST_END)
@@ -62,18 +64,25 @@ class SseParser:
         return events
 
     def finish(self) -> SseEvent | None:
-        """Return what is left when the stream ends, as an event; None when nothing is."""
+        """Return what is left when the stream ends, as an event; None when nothing is.
+
+        It gets the blank line that it lacks: what is written after it must not become a part of it.
+        """
         held, self._held, self._searched = self._held, b"", 0
-        return _event(held) if held.strip(b"\r\n") else None
+        return self._event(held + b"\n\n") if held.strip(b"\r\n") else None
 
-
-def _event(raw: bytes) -> SseEvent:
-    values = [
-        line[6:] if line.startswith(b"data: ") else line[5:]
-        for line in _LINES.split(raw)
-        if line.startswith(b"data:")
-    ]
-    return SseEvent(raw, b"\n".join(values) if values else None)
+    def _event(self, raw: bytes) -> SseEvent:
+        read = raw
+        if self._is_at_start:
+            # One byte order mark may begin a stream. A client drops it, so that the first line is read.
+            read = raw.removeprefix(_BYTE_ORDER_MARK)
+            self._is_at_start = False
+        values = [
+            line[6:] if line.startswith(b"data: ") else line[5:]
+            for line in _LINES.split(read)
+            if line.startswith(b"data:")
+        ]
+        return SseEvent(raw, b"\n".join(values) if values else None)
 
 
 def data_event(payload: bytes) -> bytes:
