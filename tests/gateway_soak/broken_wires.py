@@ -175,6 +175,22 @@ def stream_that_breaks_off(given: Draft) -> Wire:
 
 
 @TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
+def stream_with_a_length_too_long(given: Draft) -> Wire:
+    data = _some_of(given)
+    ending = given.rng.choice((Ending.CLOSE, Ending.ABORT))
+    return wires.streamed([data], declared=len(data) + given.rng.choice((1, 10**6)), ending=ending)
+
+
+@TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
+def stream_with_a_length_too_short(given: Draft) -> Wire:
+    data = wires.events(given.chunks(), given.framing, given.rng)
+    # At the end of an event, and before the one that ends the last choice.
+    first_end = data.index(b"\n\n") + 2
+    short = data.rindex(b"\n\n", 0, max(first_end, data.rindex(b"finish_reason"))) + 2
+    return wires.streamed([data], declared=short, ending=Ending.CLOSE)
+
+
+@TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
 def stream_cut_at_a_byte(given: Draft) -> Wire:
     payload = wires.events(given.chunks(), given.framing, given.rng)
     # Before the end of the event that ends the last choice.

@@ -26,7 +26,6 @@ CORRUPTIONS: Mapping[str, Corruption] = {entry.name: entry for entry in (*_RIGHT
 PENDING: Mapping[str, str] = {
     "ended_abnormally": "an answer that ended for another reason than stop, length or error is judged as one",
     "odd_chunk": "content in a chunk that is no text passes unread",
-    "stream_cut_at_a_byte": "the rest of an event at the end of a stream may end the gateway's handling",
 }
 # A schema is asked for by this many cases in a row, as by the requests of one program.
 _PER_SCHEMA = 4

@@ -72,8 +72,9 @@ class StreamRelay:
         """The engine's stream is over: decide, if the end mark did not; return what is left to pass."""
         try:
             rest = None if self.ended else self._parser.finish()
-            # Once the answer is whole, what was cut off behind it (an end mark, usage) does not matter.
-            if rest is not None and not (self._assembler.is_finished and _is_cut(rest)):
+            # What was cut in the middle is no event: no client could read it. If the answer was whole before
+            # (it was an end mark, or usage), it does not matter.
+            if rest is not None and not _is_cut(rest):
                 self._take(rest)
             if not self.ended and self._assembler.is_finished:
                 self._judge()
