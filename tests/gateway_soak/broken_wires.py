@@ -158,6 +158,7 @@ def stream_that_falls_silent(given: Draft) -> Wire | None:
 
 def _some_of(given: Draft) -> bytes:
     """Return the begin of a stream that stops before its last choice has ended."""
+    given.one_choice()
     chunks = given.chunks()
     kept = chunks[: given.rng.randrange(1, len(chunks))]
     return wires.events(kept, given.framing, given.rng, done=False)
@@ -183,6 +184,7 @@ def stream_with_a_length_too_long(given: Draft) -> Wire:
 
 @TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
 def stream_with_a_length_too_short(given: Draft) -> Wire:
+    given.one_choice()
     data = wires.events(given.chunks(), given.framing, given.rng)
     # At the end of an event, and before the one that ends the last choice.
     first_end = data.index(b"\n\n") + 2
@@ -192,6 +194,7 @@ def stream_with_a_length_too_short(given: Draft) -> Wire:
 
 @TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
 def stream_cut_at_a_byte(given: Draft) -> Wire:
+    given.one_choice()
     payload = wires.events(given.chunks(), given.framing, given.rng)
     # Before the end of the event that ends the last choice.
     last = payload.rindex(b"finish_reason")

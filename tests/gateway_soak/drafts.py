@@ -66,6 +66,11 @@ class Draft:
         data = wires.events(payloads, self.framing, self.rng, done=done)
         return wires.streamed(wires.cut(data, self.rng))
 
+    def one_choice(self) -> None:
+        """Ask for one choice only: a choice that never began is not missed yet."""
+        self.choices = self.choices[:1]
+        self.request.pop("n", None)
+
     def with_one(self, spoken: Spoken) -> Wire:
         """Write the answer with one of its choices replaced."""
         choices = list(self.choices)

@@ -34,7 +34,7 @@ from structuredllm_gateway.replicas.recovery import Recovery
 from structuredllm_gateway.replicas.report import ReplicaReport
 from structuredllm_gateway.replicas.roster import Roster
 from structuredllm_gateway.replicas.rules import pool_rules
-from structuredllm_gateway.routes import completions, health, models
+from structuredllm_gateway.routes import completions, documents, health, models
 from structuredllm_gateway.routes.response import RelayResponse
 from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
@@ -168,8 +168,10 @@ def create_app(
         roster, clock=clock, wall_clock=wall_clock, slow_start=settings.routing.slow_start_seconds
     )
     app.state.connections = metrics.connections
-    app.include_router(completions.build_router(relay, settings.limits))
-    app.include_router(models.build_router(endpoints))
+    app.include_router(
+        completions.build_router(relay, settings.limits), responses=dict(documents.COMPLETIONS)
+    )
+    app.include_router(models.build_router(endpoints), responses=dict(documents.ERRORS))
     app.include_router(health.build_router(endpoints, lambda: life.draining, roster.stale_seconds))
     entrance = partial(
         Entrance,

@@ -56,6 +56,19 @@ class ChunksUpstream:
         return None
 
 
+class AnsweringUpstream(ChunksUpstream):
+    """An `UpstreamClient` that answers every request with `{}`, streamed when it asks for that."""
+
+    async def post(self, url: str, *, body: bytes, headers: Mapping[str, str]) -> UpstreamResponse:
+        asked = json.loads(body)
+        part = {"content": "{}"}
+        choice = {"index": 0, "message": part, "delta": part, "text": "{}", "finish_reason": "stop"}
+        answer = json.dumps({"object": "chat.completion", "choices": [choice]}).encode()
+        if asked.get("stream"):
+            return _Response([b"data: " + answer + b"\n\ndata: [DONE]\n\n"], None, "text/event-stream")
+        return _Response([answer], None, "application/json")
+
+
 @dataclass(frozen=True)
 class Reply:
     """What a client got."""
@@ -68,10 +81,12 @@ class Reply:
 class InProcess:
     """A gateway with one replica, asked one request at a time."""
 
-    def __init__(self, mode: ValidationMode = ValidationMode.ENFORCE) -> None:
-        self.upstream = ChunksUpstream()
+    def __init__(
+        self, mode: ValidationMode = ValidationMode.ENFORCE, upstream: ChunksUpstream | None = None
+    ) -> None:
+        self.upstream = upstream or ChunksUpstream()
         self._lines: list[Mapping[str, Any]] = []
-        self._app: FastAPI = create_app(
+        self.app: FastAPI = create_app(
             settings_with(),
             upstream=self.upstream,
             endpoints=pool_of("http://engine", mode=mode),
@@ -88,9 +103,15 @@ class InProcess:
         failure: GatewayError | None = None,
     ) -> Reply:
         """Ask with `body`; the engine answers with `chunks`, and fails after them if so told."""
-        self._lines.clear()
         self.upstream.chunks, self.upstream.failure = chunks, failure
-        inbox = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+        return await self.send("POST", path, json.dumps(body).encode())
+
+    async def send(
+        self, method: str, path: str, body: bytes, content_type: str = "application/json"
+    ) -> Reply:
+        """Send any request."""
+        self._lines.clear()
+        inbox = [{"type": "http.request", "body": body, "more_body": False}]
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -107,18 +128,18 @@ class InProcess:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "scheme": "http",
             "path": path,
-            "raw_path": path.encode(),
+            "raw_path": path.encode("utf-8", "surrogatepass"),
             "root_path": "",
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json"), (b"host", b"gateway")],
+            "headers": [(b"content-type", content_type.encode()), (b"host", b"gateway")],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
             "state": {},
         }
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
         start, *parts = sent
         headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
         return Reply(start["status"], headers, b"".join(part.get("body", b"") for part in parts))

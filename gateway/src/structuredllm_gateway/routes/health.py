@@ -29,7 +29,11 @@ def build_router(
         return JSONResponse({"status": "ok"})
 
     @router.get("/readyz", include_in_schema=False)
-    @router.get("/ready", summary="May the process get traffic")
+    @router.get(
+        "/ready",
+        summary="May the process get traffic",
+        responses={503: {"description": "Not yet, or no more: `status` says which."}},
+    )
     async def ready() -> JSONResponse:
         """Answer 200 once discovery has seen everything and until the shutdown begins, else 503."""
         view = endpoints.snapshot()
