@@ -1,14 +1,20 @@
-"""The official openai client against the gateway: whole answers, streams, error classes, models."""
+"""The official openai client against the gateway: whole answers, streams, parse helpers, error classes."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.modes import FakeScript, Mode
+from tests.gateway_soak import wires
+from tests.gateway_soak.engine import ScriptedEngine
+from tests.gateway_soak.wires import Script
 from tests.unit.gateway.support import SCHEMA, gateway, pool_of
 
 _FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
@@ -18,6 +24,18 @@ _MESSAGES: Any = [{"role": "user", "content": "hi"}]
 def _client(url: str) -> openai.AsyncOpenAI:
     http = openai.DefaultAioHttpClient(verify=False)
     return openai.AsyncOpenAI(base_url=url + "/v1", api_key="unused", max_retries=0, http_client=http)
+
+
+class Person(BaseModel):
+    """What the parse helpers ask for."""
+
+    name: str
+    age: int
+
+
+def _sync_client(url: str) -> openai.OpenAI:
+    http = openai.DefaultHttpxClient(verify=False)
+    return openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0, http_client=http)
 
 
 async def test_whole_answer_stream_and_models() -> None:
@@ -74,3 +92,128 @@ async def test_error_inside_a_stream_is_raised() -> None:
             async for _ in stream:
                 pass
         assert caught.value.code == "structured_output_failed"
+
+
+async def test_sync_client_whole_stream_models_and_text_completions() -> None:
+    def ask(url: str) -> None:
+        with _sync_client(url) as client:
+            chat = client.chat.completions
+            whole = chat.create(model="toy", messages=_MESSAGES, response_format=_FORMAT)
+            chunks = list(chat.create(model="toy", messages=_MESSAGES, response_format=_FORMAT, stream=True))
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            assert text == whole.choices[0].message.content
+            assert Person.model_validate_json(text)
+            assert [model.id for model in client.models.list()] == ["toy"]
+            asked: Any = {"structured_outputs": {"json": SCHEMA}}
+            completion = client.completions.create(model="toy", prompt="p", extra_body=asked)
+            assert completion.choices[0].text == text
+            parts = client.completions.create(model="toy", prompt="p", stream=True, extra_body=asked)
+            assert "".join(part.choices[0].text for part in parts) == text
+
+    async with FakeEngine() as engine, gateway(pool_of(engine)) as run:
+        await asyncio.to_thread(ask, run.url)
+        assert [line["outcome"] for line in run.request_lines] == ["ok"] * 4
+
+
+async def test_parse_helpers_give_objects() -> None:
+    async with FakeEngine() as engine, gateway(pool_of(engine)) as run, _client(run.url) as client:
+        whole = await client.chat.completions.parse(model="toy", messages=_MESSAGES, response_format=Person)
+        assert isinstance(whole.choices[0].message.parsed, Person)
+        async with client.chat.completions.stream(
+            model="toy", messages=_MESSAGES, response_format=Person
+        ) as stream:
+            kinds = {event.type async for event in stream}
+            final = await stream.get_final_completion()
+        assert {"chunk", "content.delta", "content.done"} <= kinds
+        assert final.choices[0].message.parsed == whole.choices[0].message.parsed
+
+    def ask(url: str) -> None:
+        with _sync_client(url) as sync:
+            parsed = sync.chat.completions.parse(model="toy", messages=_MESSAGES, response_format=Person)
+            assert isinstance(parsed.choices[0].message.parsed, Person)
+
+    async with FakeEngine() as engine, gateway(pool_of(engine)) as run:
+        await asyncio.to_thread(ask, run.url)
+
+
+async def test_parse_helper_sees_a_cut_answer_as_cut_and_never_a_wrong_one() -> None:
+    async with (
+        FakeEngine(Mode.TRUNCATED) as engine,
+        gateway(pool_of(engine)) as run,
+        _client(run.url) as client,
+    ):
+        with pytest.raises(openai.LengthFinishReasonError):
+            await client.chat.completions.parse(model="toy", messages=_MESSAGES, response_format=Person)
+        engine.set_mode(Mode.SCHEMA_VIOLATION)
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.parse(model="toy", messages=_MESSAGES, response_format=Person)
+
+
+async def test_raw_response_has_the_gateways_headers() -> None:
+    async with FakeEngine() as engine, gateway(pool_of(engine)) as run, _client(run.url) as client:
+        raw = await client.chat.completions.with_raw_response.create(
+            model="toy",
+            messages=_MESSAGES,
+            response_format=_FORMAT,
+            extra_headers={"x-request-id": "mine-1"},
+        )
+        assert raw.headers["x-structuredllm-outcome"] == "ok"
+        assert raw.headers["x-structuredllm-attempts"] == "1"
+        assert raw.headers["x-structuredllm-replica"] == "r0"
+        assert raw.request_id == "mine-1"
+        assert raw.parse().choices[0].finish_reason == "stop"
+        async with client.chat.completions.with_streaming_response.create(
+            model="toy", messages=_MESSAGES, response_format=_FORMAT, stream=True
+        ) as streamed:
+            lines = [line async for line in streamed.iter_lines() if line]
+        assert lines[-2:] == [": structuredllm outcome=ok", "data: [DONE]"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, openai.BadRequestError),
+        (401, openai.AuthenticationError),
+        (403, openai.PermissionDeniedError),
+        (404, openai.NotFoundError),
+        (409, openai.ConflictError),
+        (422, openai.UnprocessableEntityError),
+        (429, openai.RateLimitError),
+        (500, openai.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engines_status_is_the_clients_error_class(
+    status: int, error: type[openai.APIStatusError], stream: bool
+) -> None:
+    script = Script({1: wires.error("no, because", "SomeError", status)})
+    messages: Any = [{"role": "user", "content": "case-1-"}]
+    async with (
+        ScriptedEngine(script) as engine,
+        gateway(pool_of(engine.url)) as run,
+        _client(run.url) as client,
+    ):
+        with pytest.raises(error) as caught:
+            await client.chat.completions.create(model="toy", messages=messages, stream=stream)
+        assert caught.value.status_code == status
+        assert "no, because" in caught.value.message
+        assert caught.value.request_id
+
+
+async def test_a_gateway_that_is_not_there_and_one_that_waits() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        async with _client(f"http://127.0.0.1:{closed.getsockname()[1]}") as client:
+            with pytest.raises(openai.APIConnectionError):
+                await client.chat.completions.create(model="toy", messages=_MESSAGES)
+    async with FakeEngine(Mode.HANG) as engine, gateway(pool_of(engine)) as run, _client(run.url) as client:
+        with pytest.raises(openai.APITimeoutError):
+            await client.with_options(timeout=0.3).chat.completions.create(model="toy", messages=_MESSAGES)
+
+
+async def test_a_schema_that_is_none_is_a_bad_request_with_its_place() -> None:
+    wrong: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objekt"}}}
+    async with gateway(pool_of("http://127.0.0.1:1")) as run, _client(run.url) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model="toy", messages=_MESSAGES, response_format=wrong)
+        assert (caught.value.param or "").startswith("/response_format/json_schema/schema")
