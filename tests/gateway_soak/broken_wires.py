@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 from tests.gateway_soak import wires
+from tests.gateway_soak.carriers import Spoken
 from tests.gateway_soak.drafts import Draft, Kind, Table
-from tests.gateway_soak.ways import Spoken
 from tests.gateway_soak.wires import Ending, Wire
 
 TABLE = Table()
@@ -19,6 +19,8 @@ _REJECT = wires.error_body("Internal server error", "InternalServerError", 500)
 _NAMED_REJECT = wires.error_body("A token was refused.", "grammar_rejected", "grammar_rejected")
 _STREAM = ("stream_error", "stream_aborted", "stream_empty")
 _BROKEN = (*_STREAM, "connect_error")
+# Cut between two choices, an answer lacks the second.
+_CUT = (*_BROKEN, "empty")
 
 
 @TABLE.entry(Kind.BROKEN, "grammar_rejected", seen_as=["vllm#45014", "vllm#38663"])
@@ -84,13 +86,27 @@ def error_body_with_200(given: Draft) -> Wire:
 
 
 @TABLE.entry(Kind.BROKEN, "upstream_5xx", "empty", streamed=False)
-def odd_choices(given: Draft) -> Wire:
+def odd_choices(given: Draft) -> Wire | None:
+    if not given.way.has_choices:
+        return None
     odd: Any = given.rng.choice((None, [], {}, "text", [None], [[]], [3], ["{}"]))
     return wires.json_of({**given.body(), "choices": odd})
 
 
 @TABLE.entry(Kind.BROKEN, "upstream_5xx", "empty", streamed=False)
-def odd_content(given: Draft) -> Wire:
+def odd_output(given: Draft) -> Wire | None:
+    if given.way.has_choices:
+        return None
+    parts: Any = given.rng.choice(("x", [None], [{"type": "output_text", "text": 3}], {}, []))
+    message = {"type": "message", "content": parts}
+    odd: Any = given.rng.choice((None, {}, "text", [None], [], [message]))
+    return wires.json_of({**given.body(), "output": odd})
+
+
+@TABLE.entry(Kind.BROKEN, "upstream_5xx", "empty", streamed=False)
+def odd_content(given: Draft) -> Wire | None:
+    if not given.way.has_choices:
+        return None
     odd: Any = given.rng.choice(
         ([], {}, 1, True, [{"type": "text", "text": "{}"}], {"parsed": given.asked.value})
     )
@@ -99,12 +115,16 @@ def odd_content(given: Draft) -> Wire:
 
 
 @TABLE.entry(Kind.BROKEN, "upstream_5xx", "empty", streamed=False)
-def no_message(given: Draft) -> Wire:
+def no_message(given: Draft) -> Wire | None:
+    if not given.way.has_choices or given.way.name == "tool strict":
+        return None
     return wires.json_of({**given.body(), "choices": [{"index": 0, "finish_reason": "stop"}]})
 
 
 @TABLE.entry(Kind.BROKEN, "upstream_5xx", streamed=False)
-def no_utf8(given: Draft) -> Wire:
+def no_utf8(given: Draft) -> Wire | None:
+    if not given.way.has_choices:
+        return None
     choice = {"message": {"role": "assistant", "content": "@@"}, "text": "@@", "finish_reason": "stop"}
     body = json.dumps({**given.body(), "choices": [choice]}).encode()
     return wires.whole(
@@ -158,47 +178,43 @@ def stream_that_falls_silent(given: Draft) -> Wire | None:
 
 def _some_of(given: Draft) -> bytes:
     """Return the begin of a stream that stops before its last choice has ended."""
-    given.one_choice()
     chunks = given.chunks()
     kept = chunks[: given.rng.randrange(1, len(chunks))]
     return wires.events(kept, given.framing, given.rng, done=False)
 
 
-@TABLE.entry(Kind.BROKEN, *_STREAM, streamed=True, seen_as=["vllm#52418"])
+@TABLE.entry(Kind.BROKEN, *_CUT, streamed=True, seen_as=["vllm#52418"])
 def stream_that_ends_early(given: Draft) -> Wire:
     return wires.streamed(wires.cut(_some_of(given), given.rng))
 
 
-@TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
+@TABLE.entry(Kind.BROKEN, *_CUT, streamed=True)
 def stream_that_breaks_off(given: Draft) -> Wire:
     ending = given.rng.choice((Ending.CLOSE, Ending.ABORT))
     return wires.streamed(wires.cut(_some_of(given), given.rng), ended=False, ending=ending)
 
 
-@TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
+@TABLE.entry(Kind.BROKEN, *_CUT, streamed=True)
 def stream_with_a_length_too_long(given: Draft) -> Wire:
     data = _some_of(given)
     ending = given.rng.choice((Ending.CLOSE, Ending.ABORT))
     return wires.streamed([data], declared=len(data) + given.rng.choice((1, 10**6)), ending=ending)
 
 
-@TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
+@TABLE.entry(Kind.BROKEN, *_CUT, streamed=True)
 def stream_with_a_length_too_short(given: Draft) -> Wire:
-    given.one_choice()
     data = wires.events(given.chunks(), given.framing, given.rng)
     # At the end of an event, and before the one that ends the last choice.
     first_end = data.index(b"\n\n") + 2
-    short = data.rindex(b"\n\n", 0, max(first_end, data.rindex(b"finish_reason"))) + 2
+    short = data.rindex(b"\n\n", 0, max(first_end, given.end_of(data))) + 2
     return wires.streamed([data], declared=short, ending=Ending.CLOSE)
 
 
-@TABLE.entry(Kind.BROKEN, *_BROKEN, streamed=True)
+@TABLE.entry(Kind.BROKEN, *_CUT, streamed=True)
 def stream_cut_at_a_byte(given: Draft) -> Wire:
-    given.one_choice()
     payload = wires.events(given.chunks(), given.framing, given.rng)
     # Before the end of the event that ends the last choice.
-    last = payload.rindex(b"finish_reason")
-    return wires.streamed([payload[: given.rng.randrange(last)]])
+    return wires.streamed([payload[: given.rng.randrange(given.end_of(payload))]])
 
 
 @TABLE.entry(Kind.BROKEN, *_STREAM, streamed=True)

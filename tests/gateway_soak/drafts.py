@@ -12,8 +12,9 @@ from random import Random
 from typing import Any
 
 from tests.gateway_soak import wires
-from tests.gateway_soak.schemas import Sample, text_of
-from tests.gateway_soak.ways import Spoken, Way
+from tests.gateway_soak.carriers import Spoken
+from tests.gateway_soak.schemas import Sample, TextSample, text_of
+from tests.gateway_soak.ways import Way
 from tests.gateway_soak.wires import Framing, Wire
 
 
@@ -39,12 +40,17 @@ class Draft:
 
     rng: Random
     way: Way
-    asked: Sample
+    asked: Sample | TextSample
     streamed: bool
     choices: list[Spoken]
     framing: Framing = field(default_factory=Framing)
     request: dict[str, Any] = field(default_factory=dict)
     spoilt: list[str | None] | None = None
+
+    @property
+    def sample(self) -> Sample | None:
+        """What is asked for, when it is JSON."""
+        return self.asked if isinstance(self.asked, Sample) else None
 
     def wire(self, choices: Sequence[Spoken] | None = None) -> Wire:
         """Write an answer with these choices (default: the right ones) the way the client asked for."""
@@ -63,13 +69,12 @@ class Draft:
 
     def events(self, payloads: Sequence[Any], *, done: bool = True) -> Wire:
         """Write a stream of these payloads, cut somewhere."""
-        data = wires.events(payloads, self.framing, self.rng, done=done)
+        data = wires.events(payloads, self.framing, self.rng, done=done and self.way.has_choices)
         return wires.streamed(wires.cut(data, self.rng))
 
-    def one_choice(self) -> None:
-        """Ask for one choice only: a choice that never began is not missed yet."""
-        self.choices = self.choices[:1]
-        self.request.pop("n", None)
+    def end_of(self, data: bytes) -> int:
+        """Return a place before the end of the event that ends the last choice of a stream."""
+        return data.rindex(b"finish_reason" if self.way.has_choices else b"response.completed")
 
     def with_one(self, spoken: Spoken) -> Wire:
         """Write the answer with one of its choices replaced."""
@@ -79,11 +84,13 @@ class Draft:
         return self.wire(choices)
 
 
-def draft(rng: Random, way: Way, asked: Sample) -> Draft:
+def draft(rng: Random, way: Way, asked: Sample | TextSample) -> Draft:
     """Return the draft of a right answer."""
-    count = rng.choice((1, 1, 1, 2, 3))
-    finish = "stop"
-    choices = [Spoken(text_of(rng, asked.value), finish) for _ in range(count)]
+    count = rng.choice((1, 1, 1, 2, 3)) if way.has_choices else 1
+    texts = [
+        asked.value if isinstance(asked, TextSample) else text_of(rng, asked.value) for _ in range(count)
+    ]
+    choices = [Spoken(text) for text in texts]
     request: dict[str, Any] = {"n": count} if count > 1 else {}
     streamed = rng.random() < 0.5
     if streamed:
@@ -135,14 +142,24 @@ class Table:
         return enter
 
     def text(
-        self, *outcomes: str, finish: str = "stop", kind: Kind = Kind.FAULT, seen_as: Sequence[str] = ()
+        self,
+        *outcomes: str,
+        finish: str = "stop",
+        kind: Kind = Kind.FAULT,
+        any_text: bool = False,
+        seen_as: Sequence[str] = (),
     ) -> Callable[[Callable[[Random, str, Draft], str | None]], Callable[[Random, str, Draft], str | None]]:
-        """Enter a function that spoils a text; None = cannot be done to this one."""
+        """Enter a function that spoils a text; None = cannot be done to this one.
+
+        `any_text` = it can spoil a text that is no JSON, too.
+        """
 
         def enter(
             spoil: Callable[[Random, str, Draft], str | None],
         ) -> Callable[[Random, str, Draft], str | None]:
             def make(given: Draft) -> Wire | None:
+                if given.sample is None and not any_text:
+                    return None
                 text = given.choices[0].text or ""
                 spoilt = spoil(given.rng, text, given)
                 return None if spoilt is None or spoilt == text else given.with_one(Spoken(spoilt, finish))

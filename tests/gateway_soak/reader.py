@@ -13,6 +13,8 @@ from typing import Any
 
 _VERDICT = re.compile(r"^: ?structuredllm outcome=(\w+)$")
 
+_RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
+
 
 @dataclass
 class Heard:
@@ -43,6 +45,10 @@ class Heard:
             return
         if payload.get("error"):
             self.error = payload["error"]
+        if payload.get("type") == "error":
+            # The responses API has no end mark: its last event is the end.
+            self.error, self.done = payload, True
+        self._take_response(payload)
         choices = payload.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
@@ -56,6 +62,23 @@ class Heard:
             self.texts[index] = self.texts.get(index, "") + (text if isinstance(text, str) else repr(text))
             if choice.get("finish_reason"):
                 self.finishes[index] = choice["finish_reason"]
+
+    def _take_response(self, payload: dict[str, Any]) -> None:
+        """Take what the responses API sends: a whole one, or an event of a stream."""
+        kind = payload.get("type")
+        if kind == "response.output_text.delta":
+            self.texts["0"] = self.texts.get("0", "") + str(payload.get("delta"))
+        whole = payload.get("response") if isinstance(kind, str) else payload
+        if not isinstance(whole, dict) or not whole.get("output"):
+            return
+        for item in whole["output"]:
+            if isinstance(item, dict) and item.get("type") == "message":
+                for part in item.get("content") or ():
+                    # In a stream the text is there a second time; a client may use either.
+                    self.texts["whole"] = str(part.get("text") if isinstance(part, dict) else part)
+        if kind in _RESPONSE_ENDS:
+            self.done = True
+        self.finishes |= dict.fromkeys(self.texts, str(whole.get("status")))
 
 
 def read_whole(body: bytes) -> Heard:

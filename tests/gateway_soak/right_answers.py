@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from tests.gateway_soak import wires
+from tests.gateway_soak.carriers import ChatText, Spoken, ToolCall
 from tests.gateway_soak.drafts import Draft, Kind, Table
-from tests.gateway_soak.ways import CHAT, Spoken
 from tests.gateway_soak.wires import Framing, Wire
 
 TABLE = Table()
@@ -42,13 +42,17 @@ def body_in_chunks(given: Draft) -> Wire:
 
 
 @TABLE.entry(Kind.RIGHT, "ok")
-def white_space_around(given: Draft) -> Wire:
+def white_space_around(given: Draft) -> Wire | None:
+    if given.sample is None:
+        return None
     around = given.rng.choice((" ", "\n", "\r\n", "\t"))
     return given.with_one(Spoken(f"{around}{json.dumps(given.asked.value)}{around}"))
 
 
 @TABLE.entry(Kind.RIGHT, "ok")
-def every_character_escaped(given: Draft) -> Wire:
+def every_character_escaped(given: Draft) -> Wire | None:
+    if given.sample is None:
+        return None
     text = json.dumps(given.asked.value)
     names = "".join(f"\\u{ord(c):04x}" if c.isalpha() else c for c in '"name"')
     return given.with_one(Spoken(text.replace('"name"', names)))
@@ -56,7 +60,7 @@ def every_character_escaped(given: Draft) -> Wire:
 
 @TABLE.entry(Kind.RIGHT, "ok")
 def reasoning_beside(given: Draft) -> Wire | None:
-    if given.way.path != CHAT:
+    if not isinstance(given.way.carrier, ChatText):
         return None
     extra = {given.rng.choice(("reasoning", "reasoning_content")): "First {think}, then answer."}
     return given.wire([Spoken(one.text, one.finish, extra) for one in given.choices])
@@ -64,7 +68,7 @@ def reasoning_beside(given: Draft) -> Wire | None:
 
 @TABLE.entry(Kind.RIGHT, "ok", "plain", seen_as=["vllm#39929", "vllm#56086"])
 def tool_called_instead(given: Draft) -> Wire | None:
-    if given.way.path != CHAT:
+    if not isinstance(given.way.carrier, ChatText) or isinstance(given.way.carrier, ToolCall):
         return None
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     given.request |= {"tools": [tool], "tool_choice": "auto"}
@@ -104,7 +108,9 @@ def no_end_mark(given: Draft) -> Wire:
 
 
 @TABLE.entry(Kind.RIGHT, "ok", streamed=True)
-def usage_and_empty_chunks(given: Draft) -> Wire:
+def usage_and_empty_chunks(given: Draft) -> Wire | None:
+    if not given.way.has_choices:
+        return None
     chunks = given.chunks()
     for _ in range(given.rng.randrange(1, 4)):
         chunks.insert(given.rng.randrange(len(chunks) + 1), {**chunks[0], "choices": []})
@@ -113,6 +119,8 @@ def usage_and_empty_chunks(given: Draft) -> Wire:
 
 
 @TABLE.entry(Kind.RIGHT, "ok", streamed=True)
-def more_after_the_end_mark(given: Draft) -> Wire:
+def more_after_the_end_mark(given: Draft) -> Wire | None:
+    if not given.way.has_choices:
+        return None
     payload = wires.events(given.chunks(), given.framing, given.rng)
     return wires.streamed([payload, b": bye\n\ndata: {}\n\n"])

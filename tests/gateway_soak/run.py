@@ -25,7 +25,7 @@ from structuredllm_gateway.upstream.endpoints import (
 )
 from tests.gateway_soak.cases import CORRUPTIONS, ENFORCED, WATCHED, Case, case_of
 from tests.gateway_soak.engine import ScriptedEngine
-from tests.gateway_soak.judgement import Got, judged
+from tests.gateway_soak.judgement import Fault, Got, judged
 from tests.gateway_soak.wires import Ending, Script
 from tests.unit.gateway.support import FixedEndpoints, gateway, settings_with
 
@@ -129,7 +129,8 @@ async def soak(
                     result = judged(case, await _ask(client, case))
                     for _ in range(_REPEATS):
                         # A machine that stood still is no fault of the gateway; one that hangs does it again.
-                        if result.outcome != "timeout" or case.wire.ending is Ending.HANG:
+                        stood_still = result.outcome == "timeout" or result.fault is Fault.NO_ANSWER
+                        if not stood_still or case.wire.ending is Ending.HANG:
                             break
                         report.repeated += 1
                         result = judged(case, await _ask(client, case))

@@ -8,6 +8,7 @@ package. Must not import the gateway: it is what the gateway is measured against
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -48,6 +49,15 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("^(yes|no)$", "yes"),
     ("^x.*y$", "x--y"),
 )
+# As above, of the whole text.
+_EXPRESSIONS: tuple[tuple[str, str], ...] = (
+    ("[a-z]{3,8}", "words"),
+    ("(yes|no|maybe)", "maybe"),
+    ("[0-9]{4}-[0-9]{2}-[0-9]{2}", "2026-11-30"),
+    ("a.b", "a\nb"),
+    ("\u00e9+[.?!]", "\u00e9\u00e9!"),
+)
+_CHOICES = ("yes", "no", "no\nplease", "y", "\u00e9t\u00e9", "a b", '"quoted"', "positive")
 _MAX_DEPTH = 4
 
 
@@ -69,6 +79,31 @@ class Sample:
     def satisfied_by(self, value: Any) -> bool:
         """Whether `value` satisfies the schema."""
         return bool(_validator(self.schema).is_valid(value))
+
+
+@dataclass(frozen=True)
+class TextSample:
+    """A regular expression or a list of words (as asked for), and a text that is one of them."""
+
+    schema: Any
+    value: str
+
+    def accepts(self, text: str) -> bool:
+        """Whether the whole text is what was asked for."""
+        if isinstance(self.schema, str):
+            return re.fullmatch(self.schema, text, re.DOTALL) is not None
+        return text in self.schema
+
+
+def regex_sample(rng: Random) -> TextSample:
+    """Return a regular expression and a text that it matches as a whole."""
+    return TextSample(*rng.choice(_EXPRESSIONS))
+
+
+def choice_sample(rng: Random) -> TextSample:
+    """Return a list of words and one of them."""
+    words = rng.sample(_CHOICES, rng.randrange(2, len(_CHOICES)))
+    return TextSample(words, rng.choice(words))
 
 
 def read_strict(text: str) -> Any:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from random import Random
+from typing import Any
 
+from tests.gateway_soak.carriers import CompletionText, Spoken
 from tests.gateway_soak.drafts import Draft, Kind, Table
 from tests.gateway_soak.schemas import text_of, violation
-from tests.gateway_soak.ways import Spoken
 from tests.gateway_soak.wires import Wire
 
 TABLE = Table()
@@ -32,56 +33,56 @@ def doubled_brace(_rng: Random, text: str, _given: Draft) -> str:
     return "{" + text.lstrip()
 
 
-@TABLE.text(*_ANY_FAULT, seen_as=["vllm#29379", "vllm#26292"])
+@TABLE.text(*_ANY_FAULT, seen_as=["vllm#29379", "vllm#26292"], any_text=True)
 def doubled_tokens(rng: Random, text: str, _given: Draft) -> str:
     at = rng.randrange(len(text))
     token = text[at : at + rng.randrange(1, 6)]
     return text[:at] + token + text[at:]
 
 
-@TABLE.text(*_ANY_FAULT, seen_as=["vllm#26292"])
+@TABLE.text(*_ANY_FAULT, seen_as=["vllm#26292"], any_text=True)
 def lost_tokens(rng: Random, text: str, _given: Draft) -> str:
     at = rng.randrange(len(text))
     return text[:at] + text[at + rng.randrange(1, 6) :]
 
 
-@TABLE.text(*_ANY_FAULT, seen_as=["vllm#45014"])
+@TABLE.text(*_ANY_FAULT, seen_as=["vllm#45014"], any_text=True)
 def other_tokens(rng: Random, text: str, _given: Draft) -> str:
     at = rng.randrange(len(text))
     return text[:at] + rng.choice(("{{", "!!", "\n\n", '":"', "}", "]", "\u00e9", "0")) + text[at + 1 :]
 
 
-@TABLE.text("not_json", seen_as=["vllm#10781", "vllm#15274"])
+@TABLE.text("not_json", seen_as=["vllm#10781", "vllm#15274"], any_text=True)
 def lost_end(_rng: Random, text: str, _given: Draft) -> str:
     return text.rstrip()[:-1]
 
 
-@TABLE.text(*_ANY_FAULT, seen_as=["vllm#34887"])
+@TABLE.text(*_ANY_FAULT, seen_as=["vllm#34887"], any_text=True)
 def lost_start(_rng: Random, text: str, _given: Draft) -> str:
     return text.lstrip()[2:]
 
 
-@TABLE.text("not_json", "empty", seen_as=["openai-python#3263"])
+@TABLE.text("not_json", "empty", seen_as=["openai-python#3263"], any_text=True)
 def cut_but_called_complete(rng: Random, text: str, _given: Draft) -> str:
     return text[: rng.randrange(len(text.rstrip()))]
 
 
-@TABLE.text("not_json", _AROUND, seen_as=["vllm#24509"])
+@TABLE.text("not_json", _AROUND, seen_as=["vllm#24509"], any_text=True)
 def whole_text_twice(_rng: Random, text: str, _given: Draft) -> str:
     return text + text
 
 
-@TABLE.text(_AROUND, seen_as=["vllm#29632"])
+@TABLE.text(_AROUND, seen_as=["vllm#29632"], any_text=True)
 def text_after(rng: Random, text: str, _given: Draft) -> str:
     return text + rng.choice(("\nI hope this helps!", " }", "\n\n{}", "<|im_end|>", ";", "\u00a0"))
 
 
-@TABLE.text(_AROUND)
+@TABLE.text(_AROUND, any_text=True)
 def text_before(rng: Random, text: str, _given: Draft) -> str:
     return rng.choice(("Sure! Here it is:\n", "<think>hm</think>", "assistant", "json\n")) + text
 
 
-@TABLE.text(_AROUND)
+@TABLE.text(_AROUND, any_text=True)
 def code_fence(_rng: Random, text: str, _given: Draft) -> str:
     return f"```json\n{text}\n```"
 
@@ -91,12 +92,12 @@ def marker_of_reasoning_before(_rng: Random, text: str, _given: Draft) -> str:
     return "so the answer is</think>\n\n" + text
 
 
-@TABLE.text("not_json", _AROUND)
+@TABLE.text("not_json", _AROUND, any_text=True)
 def byte_order_mark_before(_rng: Random, text: str, _given: Draft) -> str:
     return "\ufeff" + text
 
 
-@TABLE.text("not_json", _AROUND)
+@TABLE.text("not_json", _AROUND, any_text=True)
 def foreign_white_space_before(rng: Random, text: str, _given: Draft) -> str:
     return rng.choice("\u00a0\u2003\u0085\x0b\x0c\x1f") + text
 
@@ -140,7 +141,7 @@ def bad_escape(rng: Random, text: str, _given: Draft) -> str | None:
 
 @TABLE.text("not_json")
 def name_twice(rng: Random, _text: str, given: Draft) -> str | None:
-    value = given.asked.value
+    value: Any = given.asked.value
     if not value:
         return None
     name = rng.choice(list(value))
@@ -186,30 +187,32 @@ def white_space_without_end(rng: Random, _text: str, _given: Draft) -> str:
     return '{"q":' + rng.choice((" ", "\n", "\t", " \n")) * 900
 
 
-@TABLE.text("empty", seen_as=["vllm#19222"])
+@TABLE.text("empty", seen_as=["vllm#19222"], any_text=True)
 def no_text(_rng: Random, _text: str, _given: Draft) -> str:
     return ""
 
 
-@TABLE.text("empty", "whitespace_runaway")
+@TABLE.text("empty", "whitespace_runaway", any_text=True)
 def only_white_space(rng: Random, _text: str, _given: Draft) -> str:
     return rng.choice((" ", "\n", "\r\n\t ", " " * 40))
 
 
 @TABLE.text("schema_violation", seen_as=["vllm#56556", "vllm#45592", "xgrammar#968", "litellm#10674"])
 def against_the_schema(rng: Random, _text: str, given: Draft) -> str | None:
+    if given.sample is None:
+        return None
     try:
-        return text_of(rng, violation(rng, given.asked))
+        return text_of(rng, violation(rng, given.sample))
     except LookupError:
         return None
 
 
-@TABLE.text("schema_violation", seen_as=["vllm#11363"])
+@TABLE.text("schema_violation", seen_as=["vllm#11363"], any_text=True)
 def json_in_a_string(_rng: Random, text: str, _given: Draft) -> str:
     return json.dumps(text)
 
 
-@TABLE.text("schema_violation")
+@TABLE.text("schema_violation", any_text=True)
 def in_a_list(_rng: Random, text: str, _given: Draft) -> str:
     return f"[{text}]"
 
@@ -221,22 +224,26 @@ def the_schema_itself(_rng: Random, _text: str, given: Draft) -> str | None:
 
 
 @TABLE.text(
-    "truncated", "whitespace_runaway", finish="length", kind=Kind.NAMED, seen_as=["openai-python#1763"]
+    "truncated",
+    "whitespace_runaway",
+    finish="length",
+    kind=Kind.NAMED,
+    seen_as=["openai-python#1763"],
+    any_text=True,
 )
 def cut_by_the_token_limit(rng: Random, text: str, _given: Draft) -> str:
     return text[: rng.randrange(len(text.rstrip()))]
 
 
-@TABLE.text(
-    "truncated", "whitespace_runaway", finish="length", kind=Kind.NAMED, seen_as=["vllm#44619", "vllm#54497"]
-)
+@TABLE.text("whitespace_runaway", finish="length", seen_as=["vllm#44619", "vllm#54497"])
 def white_space_to_the_token_limit(rng: Random, _text: str, _given: Draft) -> str:
     return '{"q":' + rng.choice((" ", "\n", "\t")) * 900
 
 
 @TABLE.entry(Kind.FAULT, "empty", "in_reasoning", seen_as=["vllm#50948", "vllm#19222"])
 def answer_in_the_reasoning(given: Draft) -> Wire | None:
-    if "messages" not in given.way.request(given.asked, 0):
+    # Where a call is only allowed, an answer without one is none's fault.
+    if isinstance(given.way.carrier, CompletionText) or given.way.name == "tool strict":
         return None
     name = given.rng.choice(("reasoning", "reasoning_content"))
     text = given.choices[0].text

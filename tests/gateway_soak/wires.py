@@ -100,7 +100,10 @@ class Framing:
         """Write one event; bytes go out as they are, anything else as JSON."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         lines = [self.field_name + data]
-        if self.named and rng.random() < 0.5:
+        kind = payload.get("type") if isinstance(payload, dict) else None
+        if isinstance(kind, str) and kind.startswith("response."):
+            lines.insert(0, b"event: " + kind.encode())
+        elif self.named and rng.random() < 0.5:
             lines.insert(0, b"event: message")
         if self.comments and rng.random() < 0.5:
             lines.insert(0, b": keep-alive")

@@ -56,12 +56,27 @@ class ChunksUpstream:
         return None
 
 
+def _responded(*, stream: bool) -> _Response:
+    message = {"type": "message", "content": [{"type": "output_text", "text": "{}"}]}
+    whole = {"object": "response", "status": "completed", "output": [message]}
+    if not stream:
+        return _Response([json.dumps(whole).encode()], None, "application/json")
+    events = [
+        {"type": "response.output_text.delta", "delta": "{}"},
+        {"type": "response.completed", "response": whole},
+    ]
+    wire = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
+    return _Response(wire, None, "text/event-stream")
+
+
 class AnsweringUpstream(ChunksUpstream):
     """An `UpstreamClient` that answers every request with `{}`, streamed when it asks for that."""
 
     async def post(self, url: str, *, body: bytes, headers: Mapping[str, str]) -> UpstreamResponse:
         asked = json.loads(body)
         part = {"content": "{}"}
+        if url.endswith("/responses"):
+            return _responded(stream=bool(asked.get("stream")))
         choice = {"index": 0, "message": part, "delta": part, "text": "{}", "finish_reason": "stop"}
         answer = json.dumps({"object": "chat.completion", "choices": [choice]}).encode()
         if asked.get("stream"):
