@@ -5,6 +5,7 @@ Owns the drawing of cases: a seed and a number give the same case again. Must no
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -24,6 +25,7 @@ _WRONG = (*spoilt_texts.TABLE.entries.values(), *broken_wires.TABLE.entries.valu
 CORRUPTIONS: Mapping[str, Corruption] = {entry.name: entry for entry in (*_RIGHT, *_WRONG)}
 # A schema is asked for by this many cases in a row, as by the requests of one program.
 _PER_SCHEMA = 4
+_ATTEMPTS = 20
 _RIGHT_SHARE = 0.35
 _WATCHED_SHARE = 0.1
 _OF_JSON = frozenset({"not_json", "trailing_or_leading_text"})
@@ -58,12 +60,21 @@ class Case:
 
 
 def case_of(seed: int, number: int, *, name: str | None = None) -> Case:
-    """Return case `number` of `seed`; `name` = of this corruption only."""
+    """Return case `number` of `seed`; `name` = of this corruption only.
+
+    The first cases are one of each corruption, so that no run leaves one out.
+    """
+    if name is None and number < len(CORRUPTIONS):
+        name = list(CORRUPTIONS)[number]
     shared = Random(f"{seed}/{number // _PER_SCHEMA}")  # noqa: S311 - repeatable
     way = shared.choice(WAYS)
     asked = way.make(shared)
     rng = Random(f"{seed}/{number // _PER_SCHEMA}/{number}")  # noqa: S311 - repeatable
-    while True:
+    for attempt in itertools.count(1):
+        if attempt % _ATTEMPTS == 0:
+            # Not every corruption can be done to every way to ask.
+            way = shared.choice(WAYS)
+            asked = way.make(shared)
         given = draft(rng, way, asked)
         chosen = CORRUPTIONS[name] if name else rng.choice(_RIGHT if rng.random() < _RIGHT_SHARE else _WRONG)
         if chosen.streamed not in (None, given.streamed):
@@ -81,3 +92,4 @@ def case_of(seed: int, number: int, *, name: str | None = None) -> Case:
         model = ENFORCED if enforced else WATCHED
         request = {**way.request(asked, number), **given.request, "model": model}
         return Case(number, way, asked, chosen, kind, outcomes, request, wire, given.streamed, enforced)
+    raise AssertionError("unreachable")

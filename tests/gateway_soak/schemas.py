@@ -193,7 +193,7 @@ def _string(rng: Random, _depth: int) -> tuple[Schema, Any]:
 
 
 def _integer_node(rng: Random, _depth: int) -> tuple[Schema, Any]:
-    value = rng.choice((0, 1, -1, 7, rng.randrange(-1000, 1000), 2**53 + 1, -(2**63) + 5, 2**63 - 10))
+    value = rng.choice((0, 1, -1, 7, rng.randrange(-1000, 1000), 2**53 + 1, -(2**63), 2**64, 10**25))
     schema: Schema = {"type": "integer"}
     if rng.random() < 0.4:
         schema["minimum"] = value - rng.randrange(5)

@@ -52,7 +52,7 @@ def other_tokens(rng: Random, text: str, _given: Draft) -> str:
     return text[:at] + rng.choice(("{{", "!!", "\n\n", '":"', "}", "]", "\u00e9", "0")) + text[at + 1 :]
 
 
-@TABLE.text("not_json", seen_as=["vllm#10781", "vllm#15274"], any_text=True)
+@TABLE.text("not_json", "empty", seen_as=["vllm#10781", "vllm#15274"], any_text=True)
 def lost_end(_rng: Random, text: str, _given: Draft) -> str:
     return text.rstrip()[:-1]
 

@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.modes import FakeScript, Mode
 from tests.gateway_soak import wires
+from tests.gateway_soak.carriers import TOOL, ResponseText, Spoken, ToolCall
 from tests.gateway_soak.engine import ScriptedEngine
-from tests.gateway_soak.wires import Script
-from tests.unit.gateway.support import SCHEMA, gateway, pool_of
+from tests.gateway_soak.wires import Framing, Script
+from tests.unit.gateway.support import SCHEMA, gateway, pool_of, seeded
 
 _FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 _MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -167,6 +168,92 @@ async def test_raw_response_has_the_gateways_headers() -> None:
         ) as streamed:
             lines = [line async for line in streamed.iter_lines() if line]
         assert lines[-2:] == [": structuredllm outcome=ok", "data: [DONE]"]
+
+
+def _response_of(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a whole answer of the responses API and its events."""
+    chosen = [Spoken(text)]
+    carrier = ResponseText()
+    return carrier.whole(chosen), carrier.chunks(chosen, seeded())
+
+
+_TEXT_FORMAT: Any = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+
+
+async def test_responses_whole_stream_and_parsed() -> None:
+    good = '{"name": "a", "age": 1}'
+    whole, events = _response_of(good)
+    stream = wires.streamed([wires.events(events, Framing(), seeded(), done=False)])
+    bad, _ = _response_of('{"name": "a"}')
+    script = Script({1: wires.json_of(whole), 2: stream, 3: wires.json_of(whole), 4: wires.json_of(bad)})
+    async with (
+        ScriptedEngine(script) as engine,
+        gateway(pool_of(engine.url)) as run,
+        _client(run.url) as client,
+    ):
+        answer = await client.responses.create(model="toy", input="case-1-", text=_TEXT_FORMAT)
+        assert answer.output_text == good
+        kinds, text = [], ""
+        async for event in await client.responses.create(
+            model="toy", input="case-2-", text=_TEXT_FORMAT, stream=True
+        ):
+            kinds.append(event.type)
+            text += event.delta if event.type == "response.output_text.delta" else ""
+        assert text == good
+        assert kinds[-1] == "response.completed"
+        parsed = await client.responses.parse(model="toy", input="case-3-", text_format=Person)
+        assert parsed.output_parsed == Person(name="a", age=1)
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.responses.create(model="toy", input="case-4-", text=_TEXT_FORMAT)
+        assert caught.value.code == "structured_output_failed"
+        assert [line["outcome"] for line in run.request_lines] == ["ok"] * 3 + ["schema_violation"]
+
+
+async def test_embeddings_pass() -> None:
+    item = {"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    body = {"object": "list", "data": [item], "model": "toy", "usage": usage}
+    async with (
+        ScriptedEngine(Script({1: wires.json_of(body)})) as engine,
+        gateway(pool_of(engine.url)) as run,
+        _client(run.url) as client,
+    ):
+        found = await client.embeddings.create(model="toy", input="case-1-", encoding_format="float")
+        assert found.data[0].embedding == [0.5, -1.0]
+
+
+async def test_tool_calls_of_a_strict_function() -> None:
+    tool: Any = {"type": "function", "function": {"name": TOOL, "parameters": SCHEMA, "strict": True}}
+    carrier = ToolCall()
+    good = [Spoken('{"name": "a", "age": 1}', "tool_calls")]
+    script = Script(
+        {
+            1: wires.json_of(carrier.whole(good)),
+            2: wires.streamed([wires.events(carrier.chunks(good, seeded()), Framing(), seeded())]),
+            3: wires.json_of(carrier.whole([Spoken('{"name": "a"', "tool_calls")])),
+        }
+    )
+
+    def asked(case: int) -> Any:
+        messages = [{"role": "user", "content": f"case-{case}-"}]
+        return {"model": "toy", "messages": messages, "tools": [tool], "tool_choice": "required"}
+
+    async with (
+        ScriptedEngine(script) as engine,
+        gateway(pool_of(engine.url)) as run,
+        _client(run.url) as client,
+    ):
+        whole = await client.chat.completions.parse(**asked(1))
+        calls = whole.choices[0].message.tool_calls
+        assert calls is not None
+        assert calls[0].function.parsed_arguments == {"name": "a", "age": 1}
+        async with client.chat.completions.stream(**asked(2)) as stream:
+            final = await stream.get_final_completion()
+        again = final.choices[0].message.tool_calls
+        assert again is not None
+        assert again[0].function.arguments == good[0].text
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(**asked(3))
 
 
 @pytest.mark.parametrize(

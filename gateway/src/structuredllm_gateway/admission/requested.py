@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from structuredllm_gateway.admission.rules import pointer_part
+from structuredllm_gateway.validation import exact_json
 
 
 class PartKind(StrEnum):
@@ -116,7 +117,7 @@ def _of_tools(tools: Any, pointer: str) -> Iterator[Part]:
 def _part(kind: PartKind, value: Any, pointer: str) -> Iterator[Part]:
     if kind in (PartKind.SCHEMA, PartKind.TAG) and isinstance(value, str):
         try:
-            value = orjson.loads(value)
+            value = exact_json.loads(value)
         except orjson.JSONDecodeError:
             return  # the request parser, or the engine, says what is wrong with it
     if isinstance(value, _KINDS_OF_VALUES[kind]):

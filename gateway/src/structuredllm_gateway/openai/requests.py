@@ -16,6 +16,7 @@ from structuredllm_gateway.openai.legacy import map_ignored_fields, rewritten_bo
 from structuredllm_gateway.openai.structures import Structure, requested_structure
 from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.openai.tools import ToolPlan, requested_tools
+from structuredllm_gateway.validation import exact_json
 
 __all__ = ["CompletionRequest", "Structure", "parse_completion_request", "requested_structure"]
 
@@ -59,7 +60,7 @@ def parse_completion_request(
         RequestError: not a JSON object, no model, or a field of a wrong kind; `param` names it.
     """
     try:
-        whole = orjson.loads(body)
+        whole = exact_json.loads(body)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"The request body is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(whole, dict):

@@ -17,6 +17,7 @@ import orjson
 
 from structuredllm_gateway.errors import RequestError, SchemaRejectedError
 from structuredllm_gateway.openai.surface import Route
+from structuredllm_gateway.validation import exact_json
 from structuredllm_gateway.validation.validators import Schema
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -166,7 +167,7 @@ def of_schema(value: Any, pointer: str) -> Structure | None:
         return None
     if isinstance(value, str):
         try:
-            value = orjson.loads(value)
+            value = exact_json.loads(value)
         except orjson.JSONDecodeError as error:
             raise SchemaRejectedError(
                 f"The schema at {pointer} is not JSON: {error}.", param=pointer

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import orjson
-
 from structuredllm_gateway.errors import StructuredOutputError
 from structuredllm_gateway.relay.exchange import Exchange, Route, TryResult
+from structuredllm_gateway.validation import exact_json
 from structuredllm_gateway.validation.outcomes import CUT, FAULTS
 
 UNDER_WAY = "under_way"
@@ -46,10 +45,10 @@ def repaired_exchange(exchange: Exchange, result: TryResult, now: float) -> Exch
 
 
 def _with_message(body: bytes, reason: str) -> bytes | None:
-    whole = orjson.loads(body)
+    whole = exact_json.loads(body)
     messages = whole.get("messages")
     if not isinstance(messages, list):
         return None
     printable = "".join(c if c.isprintable() else " " for c in reason[:_MAX_REASON])
     whole["messages"] = [*messages, {"role": "user", "content": _MESSAGE.format(reason=printable)}]
-    return orjson.dumps(whole)
+    return exact_json.dumps(whole)

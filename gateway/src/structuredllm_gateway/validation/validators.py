@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jsonschema_rs
-import orjson
+
+from structuredllm_gateway.validation import exact_json
 
 Schema = Mapping[str, Any] | bool
 
@@ -89,7 +90,7 @@ class ValidatorCache:
             SchemaCompileError: not a draft 2020-12 schema, a reference leads outside of it, or a pattern is
                 not a regular expression of the linear-time engine.
         """
-        text = orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
+        text = exact_json.dumps(schema, sorted_names=True)
         digest = hashlib.sha256(text).digest()
         kept = self._entries.get(digest)
         if kept is not None:
