@@ -61,7 +61,7 @@ def _responded(*, stream: bool) -> _Response:
     whole = {"object": "response", "status": "completed", "output": [message]}
     if not stream:
         return _Response([json.dumps(whole).encode()], None, "application/json")
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "response.output_text.delta", "delta": "{}"},
         {"type": "response.completed", "response": whole},
     ]
