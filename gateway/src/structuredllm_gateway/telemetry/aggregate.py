@@ -18,6 +18,7 @@ SHARED_OUT_GAUGES = frozenset(
     {
         "structuredllm_gateway_inflight_requests",
         "structuredllm_gateway_connections",
+        "structuredllm_gateway_held_stream_bytes",
         "structuredllm_gateway_queued_requests",
         "structuredllm_gateway_waiting_requests",
     }
