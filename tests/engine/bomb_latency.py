@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from tests.engine.bad_grammars import bombs as make_bombs
+from tests.engine.client import engine_client
 from tests.engine.engine_process import MODEL_NAME, running_engine
 from tests.engine.traffic import schema_of
 from tools.engine_env import ensure_engine_env
@@ -74,7 +75,7 @@ def measure(url: str, *, requests: int, bombs: int, rounds: int = 2, per_second:
 
 async def _measure(url: str, requests: int, bombs: int, rounds: int, per_second: float) -> Latencies:
     found = Latencies()
-    async with _client(url) as client:
+    async with engine_client(url, seconds=120) as client:
         await _steady(client, 8, per_second, "warm", [], found)
         for turn in range(rounds):
             share = requests // rounds
@@ -121,13 +122,6 @@ async def _keep_bombing(client: httpx.AsyncClient, seed: int, stop: asyncio.Even
             continue
         body = response.json()
         found.bomb_ends.add(body["error"]["type"] if "error" in body else f"{response.status_code}")
-
-
-def _client(url: str) -> httpx.AsyncClient:
-    # No connection is used twice: a kept one can be closed under a request, by the server after 5 s, and by
-    # httpcore's own pool, which closes expired connections that it has just given to another task.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    return httpx.AsyncClient(base_url=url, timeout=120, limits=limits)
 
 
 async def _post(client: httpx.AsyncClient, body: dict[str, Any], found: Latencies) -> httpx.Response | None:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
+from tests.engine.client import engine_client
 from tests.engine.engine_process import MODEL_NAME
 from tests.engine.traffic import REQUEST_TIMEOUT_SECONDS, Answer, schema_of
 
@@ -57,7 +58,7 @@ def ask_endings(url: str, seed: str) -> dict[str, list[str]]:
 
 
 async def _ask_endings(url: str, asked: list[Ending]) -> dict[str, list[str]]:
-    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS) as client:
+    async with engine_client(url, seconds=REQUEST_TIMEOUT_SECONDS) as client:
         found = await asyncio.gather(*(_ask(client, number, ending) for number, ending in enumerate(asked)))
     wrong: dict[str, list[str]] = {}
     for ending, faults in zip(asked, found, strict=True):
@@ -107,7 +108,7 @@ def plain_answers(url: str, *, beside: int, seed: str, requests: int = 16) -> li
 
 
 async def _plain_answers(url: str, beside: int, seed: str, requests: int) -> list[Answer]:
-    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS) as client:
+    async with engine_client(url, seconds=REQUEST_TIMEOUT_SECONDS) as client:
         guided = [asyncio.create_task(_guided(client, number, seed)) for number in range(beside)]
         answers = await asyncio.gather(*(_plain(client, number) for number in range(requests)))
         await asyncio.gather(*guided)

@@ -43,6 +43,10 @@ class EngineStartError(RuntimeError):
     """The engine ended or did not answer in time; the message has the tail of its log."""
 
 
+class ConnectionLostError(AssertionError):
+    """An engine lost a connection; the message has its state and the tail of its log."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A running engine.
@@ -128,6 +132,8 @@ def engine_environment(extra: Mapping[str, str], *, stages: int = PIPELINE_STAGE
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cpus[rank % len(cpus)]) for rank in range(stages)),
         "VLLM_NO_USAGE_STATS": "1",
+        # As the operator sets it: the client's side closes idle connections first.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
         "HF_HUB_OFFLINE": "1",
         "STRUCTUREDLLM_TEST_CPU_ASYNC": "1",
         "STRUCTUREDLLM_TEST_FORK": "1",
@@ -172,6 +178,7 @@ def running_engine(
 
     Raises:
         EngineStartError: it did not come up.
+        ConnectionLostError: the block lost a connection.
     """
     port, telemetry_port = free_port(), free_port()
     log = log_folder() / f"{name}.log"
@@ -185,6 +192,9 @@ def running_engine(
     try:
         _wait_until_healthy(process, engine)
         yield engine
+    except httpx.TransportError as error:
+        state = "runs" if process.poll() is None else f"ended with {process.returncode}"
+        raise ConnectionLostError(f"{error!r}; the engine {state}; {log}:\n{tail(log)}") from error
     finally:
         stop_group(process)
 

@@ -21,6 +21,7 @@ from statistics import fmean, stdev
 
 import httpx
 
+from tests.engine.client import engine_client
 from tests.engine.engine_process import MODEL_NAME, Engine, running_engine
 from tests.engine.soak.memory import processes_of
 from tools.engine_env import ensure_engine_env
@@ -85,8 +86,7 @@ def measure(engine: Engine, number: int) -> Round:
 
 
 async def _round(url: str, number: int) -> None:
-    limits = httpx.Limits(max_connections=REQUESTS)
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+    async with engine_client(url, seconds=120) as client:
         await asyncio.gather(*(_request(client, number, n) for n in range(REQUESTS)))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.engine.bad_grammars import BAD_REQUEST, CASES, OK, Case, to_json
 from tests.engine.bomb_latency import measure
+from tests.engine.client import ONCE
 from tests.engine.engine_process import MODEL_NAME, Engine, log_folder, running_engine
 
 TIMEOUT_SECONDS = 2.0
@@ -38,7 +39,7 @@ def engine(engine_env: Path, toy_model: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=engine.url, timeout=60) as made:
+    with httpx.Client(base_url=engine.url, timeout=60, limits=ONCE) as made:
         yield made
 
 

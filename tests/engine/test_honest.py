@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.engine.client import engine_client
 from tests.engine.engine_process import Engine, running_engine
 from tests.engine.traffic import schema_of
 
@@ -61,7 +62,7 @@ def ask(engine: Engine, asked: Sequence[tuple[str, Mapping[str, Any], str]]) -> 
     """Send requests (path, body, id) at once; returns the answers in the same order."""
 
     async def all_at_once() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=engine.url, timeout=240) as client:
+        async with engine_client(engine.url, seconds=240) as client:
             return await asyncio.gather(*(post(client, *one) for one in asked))
 
     return asyncio.run(all_at_once())

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.engine.client import engine_client
 from tests.engine.engine_process import MODEL_NAME
 from tests.engine.traffic import REQUEST_TIMEOUT_SECONDS, schema_of
 
@@ -137,8 +138,7 @@ def answers_of(url: str, wanted: Sequence[Case], *, leaving: bool) -> dict[str, 
 
 async def _answers(url: str, wanted: Sequence[Case], leaving: bool) -> dict[str, Answer]:
     found: dict[str, Answer] = {}
-    limits = httpx.Limits(max_connections=len(wanted))
-    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS, limits=limits) as client:
+    async with engine_client(url, seconds=REQUEST_TIMEOUT_SECONDS) as client:
         for wave in sorted({case.wave for case in wanted}):
             sent = [case for case in wanted if case.wave == wave]
             got = await asyncio.gather(*(_send(client, case, leaving) for case in sent))

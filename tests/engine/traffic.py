@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
+from tests.engine.client import engine_client
 from tests.engine.engine_process import MODEL_NAME
 
 REQUEST_TIMEOUT_SECONDS = 240.0
@@ -57,8 +58,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, int]:
 
 
 async def _burst(url: str, requests: int, seed: str, plain_every: int) -> list[Outcome]:
-    limits = httpx.Limits(max_connections=requests)
-    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS, limits=limits) as client:
+    async with engine_client(url, seconds=REQUEST_TIMEOUT_SECONDS) as client:
         return await asyncio.gather(
             *(
                 _one(client, n, seed, structured=n % plain_every != 0, stream=n % 2 == 1)
@@ -156,7 +156,7 @@ def greedy_answers(url: str, *, requests: int = 30) -> list[Answer]:
 
 
 async def _greedy_answers(url: str, requests: int) -> list[Answer]:
-    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_SECONDS) as client:
+    async with engine_client(url, seconds=REQUEST_TIMEOUT_SECONDS) as client:
         return await asyncio.gather(*(_greedy(client, n) for n in range(requests)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
+from tests.engine.client import engine_client
 from tests.engine.engine_process import MODEL_NAME
 from tests.engine.soak.plan import MAX_TOKENS, Planned
 
@@ -23,8 +24,7 @@ def send_burst(url: str, burst: Sequence[Planned]) -> collections.Counter[str]:
 
 
 async def _send_burst(url: str, burst: Sequence[Planned]) -> list[str]:
-    limits = httpx.Limits(max_connections=len(burst))
-    async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, limits=limits) as client:
+    async with engine_client(url, seconds=HANG_SECONDS) as client:
         return await asyncio.gather(*(_send(client, planned) for planned in burst))
 
 
