@@ -26,6 +26,7 @@ from structuredllm_engine_patches.patches import (
     p040_async_guard,
     p041_phase_balancing,
     p042_pp_handoff,
+    p043_mask_threads,
     p045_token_handoff,
     p046_validation_causes,
 )
@@ -59,4 +60,5 @@ PATCHES = (
     # Behind p045: it wraps the asynchronous scheduler's `schedule`, which is the inherited one of p045.
     p041_phase_balancing.PATCH,
     p042_pp_handoff.PATCH,
+    p043_mask_threads.PATCH,
 )

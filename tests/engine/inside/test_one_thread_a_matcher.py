@@ -1,13 +1,17 @@
 """A grammar's matcher is touched by one thread at a time: what happens if not, and that vLLM keeps to it."""
 
+import itertools
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from vllm.v1.structured_output import StructuredOutputManager
 
+from structuredllm_engine_patches.seams import mask_threads
 from tests.engine.inside.closed import overlap
 from tests.engine.inside.closed.world import SCHEMA, World
 
@@ -76,6 +80,26 @@ def test_no_two_threads_are_inside_one_grammar(requests: int) -> None:
     assert all(record.finish == "stop" for record in world.records.values())
     if requests == MANY:
         assert max(len(threads) for threads in watch.threads.values()) > 1, "the pool was not used"
+
+
+@pytest.mark.parametrize("requests", [5, 24])
+def test_slow_rows_are_filled_by_several_threads_with_the_same_masks(requests: int) -> None:
+    """p043: a step that took a second has the next one split; one thread a grammar, every row written."""
+    world = wide_world(requests)
+    names = [f"r{number}" for number in range(requests)]
+    ask = (world.manager, world.scheduler.requests, names, {})
+    upstream = StructuredOutputManager.grammar_bitmask
+    expected = upstream(*ask).copy()
+    fill = mask_threads.build_grammar_bitmask(upstream, itertools.count().__next__, cpus=8)
+    fill(*ask)
+    world.manager._grammar_bitmask.fill_(0x5A5A5A5A)
+    with overlap.watched_grammars() as watch:
+        masks = fill(*ask)
+    assert (masks == expected).all()
+    assert watch.overlaps == []
+    threads = set().union(*watch.threads.values())
+    assert len(threads) > 1
+    assert threading.get_ident() not in threads
 
 
 def test_the_watch_notices_a_shared_matcher() -> None:

@@ -51,9 +51,10 @@ class StageTime:
 OWN = StageTime("own", 0, 0)
 """Nothing is emulated: the stage's own time, on a GPU."""
 
-FIXED = StageTime("fixed", 100, 0)
-GROWING = StageTime("a+b*tokens", 40, 3)
-"""A step costs each process 5 to 8 ms of CPU on two cores; a phase of 4 requests still takes 52 ms here."""
+FIXED = StageTime("fixed", 200, 0)
+GROWING = StageTime("a+b*tokens", 150, 10)
+"""From one stage's end to the next one's begin it takes 14 to 26 ms on two cores, where five processes want
+to run; on an engine's own machine 1 to 2. These times keep the proportion to a stage of 10 to 30 ms there."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ PATCHED = Arm(
 )
 ARMS = (SYNC, UPSTREAM, DRAIN, PATCHED)
 
-TOKENS = {16: 24, 48: 16, 144: 8}
+TOKENS = {16: 16, 48: 12, 144: 6}
 STEADY_TOKENS = 6
 """Fewest tokens of an answer with steady arrivals, where everyone asks twice."""
 

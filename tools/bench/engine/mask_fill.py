@@ -1,20 +1,26 @@
 """How long the engine core's loop needs to fill the masks of a step and to accept its tokens.
 
 Runs in the engine's environment: vLLM's own `StructuredOutputManager` with real xgrammar on a real
-vocabulary (SmolLM2, 49,152 tokens), single-threaded as the loop is. How grammars are compiled does not matter
+vocabulary (SmolLM2, 49,152 tokens). How grammars are compiled does not matter
 here, so that is upstream's. The stage must not wait for it: what is done for one step has to fit into one
-stage's time. Prints one result line.
+stage's time. Each batch is measured as upstream fills it and with p043's threads, on equal grammars and
+tokens. Prints one result line.
 """
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from structuredllm_engine_patches.seams.mask_threads import build_grammar_bitmask, worker_count
 from tools.bench.engine.drive import RESULT_MARK, quantile
+
+Fill = Callable[[Any, dict[str, Any], list[str], dict[str, list[int]]], Any]
 
 REQUESTS = 128
 STEPS = 40
@@ -63,16 +69,17 @@ def make_requests(manager: Any, count: int) -> dict[str, Any]:
     return requests
 
 
-def run(manager: Any, requests: dict[str, Any], size: int, chooser: random.Random) -> dict[str, float]:
+def run(manager: Any, fill: Fill, requests: dict[str, Any], size: int) -> dict[str, float]:
     """Return percentiles in milliseconds over the steps of batches of `size` requests, taken in turn."""
     import numpy as np
 
+    chooser = random.Random(SEED)  # noqa: S311 - wants repeatable texts
     names = list(requests)
     fills, accepts = [], []
     for step in range(STEPS):
         batch = [names[(step * size + n) % len(names)] for n in range(size)]
         begin = time.perf_counter()
-        masks = manager.grammar_bitmask(requests, batch, {})
+        masks = fill(manager, requests, batch, {})
         filled = time.perf_counter()
         tokens = []
         for row in masks[:size]:
@@ -104,7 +111,7 @@ async def main(plan: dict[str, Any]) -> None:
 
     config = EngineArgs(**plan["engine_args"]).create_engine_config()
     manager = StructuredOutputManager(config)
-    chooser = random.Random(SEED)  # noqa: S311 - wants repeatable texts
+    upstream = StructuredOutputManager.grammar_bitmask
     result: dict[str, Any] = {"structured_requests": REQUESTS, "vocabulary": plan["vocabulary"]}
     for name, size in (
         ("all", REQUESTS),
@@ -112,8 +119,12 @@ async def main(plan: dict[str, Any]) -> None:
         ("pp3", -(-REQUESTS // 3)),
         ("pp4", 32),
     ):
-        requests = make_requests(manager, REQUESTS)
-        result[f"step_of_{name}"] = {"requests": size, **run(manager, requests, size, chooser)}
+        result[f"step_of_{name}"] = {
+            "requests": size,
+            "workers": worker_count(len(os.sched_getaffinity(0))),
+            "upstream": run(manager, upstream, make_requests(manager, REQUESTS), size),
+            "patched": run(manager, build_grammar_bitmask(upstream), make_requests(manager, REQUESTS), size),
+        }
     print(RESULT_MARK + json.dumps(result), flush=True)
 
 
