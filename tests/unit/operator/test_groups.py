@@ -112,7 +112,7 @@ def test_why_a_worker_does_not_run_is_said() -> None:
 
 
 def test_the_cause_is_named_and_not_what_follows_from_it() -> None:
-    down = {"running": False, "container_ready": False}
+    down: dict[str, Any] = {"running": False, "container_ready": False}
     crashed = member(2, **down, last_termination=NO_MODEL)
     followed = member(1, **down, last_termination=LOST_LEADER)
     found = report(snapshot(member(0, container_ready=False), followed, crashed))
@@ -122,7 +122,7 @@ def test_the_cause_is_named_and_not_what_follows_from_it() -> None:
 
 def test_what_a_pod_said_survives_the_recreation_of_its_group() -> None:
     """The controller deletes all pods within moments; WorkloadReady keeps the reason while it is fresh."""
-    ending = {"terminating": True, "restart_count": 1, "container_ready": False}
+    ending: dict[str, Any] = {"terminating": True, "restart_count": 1, "container_ready": False}
     crashed = leader(**ending, last_termination=NO_MODEL)
     followed = member(1, **ending, last_termination=LOST_LEADER)
     first = report(snapshot(crashed, followed))
