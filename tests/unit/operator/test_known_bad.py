@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from structuredllm_engine_patches.patches import p030_lost_node
 from structuredllm_engine_patches.versions import SUPPORTED
-from structuredllm_operator.plan.known_bad import SUPPORTED_VLLM, find_risks
+from structuredllm_operator.plan.known_bad import DEAF_NODES_VLLM, SUPPORTED_VLLM, find_risks
 from structuredllm_operator.plan.observed import EngineReport
 from structuredllm_operator.plan.plan import make_plan
 from structuredllm_operator.report import make_report
@@ -22,6 +23,7 @@ def engine(**more: Any) -> dict[str, Any]:
 
 def test_the_versions_are_those_of_the_patches() -> None:
     assert SUPPORTED_VLLM == SUPPORTED
+    assert set(DEAF_NODES_VLLM) == {one for one in SUPPORTED if p030_lost_node.PATCH.fit_for(one) is None}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,18 @@ def test_what_may_start_is_not_refused(change: dict[str, Any]) -> None:
             "UnsupportedEngine",
             "without asynchronous scheduling where that is unsafe",
         ),
+        (
+            {**engine(patches="Disabled", asyncScheduling=False), "multiNode": {"nodeCount": 3}},
+            [],
+            "KnownBadCombination",
+            "requests hang",
+        ),
+        (
+            {**engine(), "multiNode": {"nodeCount": 3}},
+            ["0.22.1+cpu"],
+            "KnownBadCombination",
+            "with vLLM 0.22.1+cpu",
+        ),
         (engine(patches="Optional"), ["0.33.0+cpu"], "UnsupportedEngine", "reports vLLM 0.33.0+cpu"),
     ],
 )
@@ -84,6 +98,8 @@ def test_the_rest_is_warned_of(change: dict[str, Any], versions: list[str], reas
         (engine(), ["0.32.0+cpu"]),
         (engine(patches="Optional"), []),
         (engine(patches="Disabled", asyncScheduling=False), []),
+        ({**engine(), "multiNode": {"nodeCount": 3}}, ["0.32.0"]),
+        (engine(), ["0.22.1"]),
         ({**engine(patches="Disabled"), "parallelism": {"pipeline": 1}}, []),
         ({**engine(args=DRAFTS), "parallelism": {"pipeline": 1}}, []),
         (engine(image="example/vllm-structuredllm:0.32.0"), []),

@@ -20,6 +20,9 @@ from structuredllm_operator.errors import SpecError
 SUPPORTED_VLLM: Final = ("0.22.1", "0.32.0")
 """Versions that the engine patches are proven on; a test compares it with their own list."""
 
+DEAF_NODES_VLLM: Final = ("0.22.1",)
+"""Of those, the versions that patch p030 does not fit."""
+
 RUNNER_ENV: Final = "VLLM_USE_V2_MODEL_RUNNER"
 _FALSE: Final = frozenset({"0", "false"})
 _DRAFT_ARGS: Final = ("--speculative-config", "--spec-method", "--spec-model", "--spec-tokens", "-sc")
@@ -121,10 +124,27 @@ def check_engine_version(spec: StructuredLLMSpec, versions: Sequence[str]) -> Ri
     )
 
 
+def check_lost_nodes(spec: StructuredLLMSpec, versions: Sequence[str]) -> Risk | None:
+    """Without patch p030 the nodes of an engine do not notice each other's end."""
+    if spec.multi_node.node_count == 1:
+        return None
+    deaf = [one for one in list(versions) or _image_version(spec) if one.partition("+")[0] in DEAF_NODES_VLLM]
+    if not deaf and spec.engine.patches is not PatchPolicy.DISABLED:
+        return None
+    where = f"vLLM {deaf[0]}" if deaf else "spec.engine.patches Disabled"
+    return Risk(
+        Reason.KNOWN_BAD_COMBINATION,
+        f"spec.multiNode with {where}: the nodes of an engine do not notice each other's end, so that"
+        " requests hang"
+        " after the loss of one until its group is recreated; use an image with vLLM 0.32.0 and its patches",
+    )
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     check_unpatched_pipeline,
     check_drafts_over_stages,
     check_engine_version,
+    check_lost_nodes,
 )
 
 
