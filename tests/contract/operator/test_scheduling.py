@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from structuredllm_operator.kube.client import LEADER_WORKER_SET, POD, KubeClien
 from tests.contract.operator.conftest import as_yaml, condition, eventually, resource, wait_condition
 from tests.contract.operator.groups import CRD, FakeGroups, crd_path
 from tools.cluster.apiserver import ApiServer
+from tools.cluster.errors import CommandError
 
 Operator = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 
@@ -43,14 +45,34 @@ def node(name: str, zone: str) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def heartbeats(api: ApiServer) -> Iterator[None]:
+    """Say again and again that the nodes are ready, as kubelets do: after 50 s of silence they are lost."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while True:
+            for name, zone in NODES.items():
+                with contextlib.suppress(CommandError):
+                    api.kubectl("replace", "--subresource=status", "-f", "-", stdin=as_yaml(node(name, zone)))
+            if over.wait(10):
+                return
+
+    thread = threading.Thread(target=beat, name="heartbeats")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.fixture
 def scheduled(api: ApiServer, namespace: str) -> Iterator[None]:
     """Two nodes and a scheduler for the time of a test; both see this test's pods only."""
     for name, zone in NODES.items():
-        body = node(name, zone)
-        api.kubectl("create", "-f", "-", stdin=as_yaml(body))
-        api.kubectl("replace", "--subresource=status", "-f", "-", stdin=as_yaml(body))
-    with api.scheduler():
+        api.kubectl("create", "-f", "-", stdin=as_yaml(node(name, zone)))
+    with api.scheduler(), heartbeats(api):
         yield
     # Later tests must not find pods of this one on nodes, nor nodes to put theirs on.
     api.kubectl("delete", "sllm", "--all", "-n", namespace, "--wait=false")
