@@ -3,16 +3,24 @@
 Owns one such control plane's life: free ports, its own folder, no root. Ends with the calling process.
 """
 
+import dataclasses
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from tools.cluster import processes
 from tools.cluster.binaries import ensure_tool
 from tools.cluster.checks import http_check
-from tools.cluster.components import ControlPlane, apiserver_argv, controller_manager_argv, etcd_argv
+from tools.cluster.components import (
+    ControlPlane,
+    apiserver_argv,
+    controller_manager_argv,
+    etcd_argv,
+    scheduler_argv,
+)
 from tools.cluster.errors import StartError
 from tools.cluster.packages import ensure_etcd
 from tools.cluster.pki import client_leaves, ensure_pki, server_leaf, write_kubeconfig
@@ -126,6 +134,26 @@ class ApiServer:
 
     def _pidfile(self, name: str) -> Path:
         return self._plane.state / "run" / f"{name}.pid"
+
+    @contextmanager
+    def scheduler(self) -> Iterator[None]:
+        """Run kube-scheduler for a while. Nodes are the caller's business: Node objects are all it needs.
+
+        Raises:
+            ClusterError: With the cause and the log.
+        """
+        (port,) = free_ports(1)
+        plane = dataclasses.replace(self._plane, scheduler_port=port)
+        write_kubeconfig(plane.kubeconfig("scheduler"), plane.pki, "scheduler", plane.server)
+        try:
+            self._launch(
+                "kube-scheduler",
+                scheduler_argv(ensure_tool("kube-scheduler"), plane),
+                lambda: http_check(f"https://127.0.0.1:{port}/healthz", verify=False),
+            )
+            yield
+        finally:
+            processes.stop(self._pidfile("kube-scheduler"), grace_seconds=5.0)
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout_seconds: float = 60.0) -> str:
         """Run kubectl against this server and return its stdout.

@@ -15,6 +15,7 @@ from structuredllm_operator.engine_info import EngineInfoSource
 from structuredllm_operator.errors import ConflictError, NotFoundError
 from structuredllm_operator.gate_runner import GateRunner, ResourceKey
 from structuredllm_operator.kube.client import KubeClient
+from structuredllm_operator.kube.served import ServedKinds
 from structuredllm_operator.metrics import Metrics
 from structuredllm_operator.observe import observe
 from structuredllm_operator.plan.observed import Observed
@@ -68,6 +69,7 @@ class Controller:
         self._resync_seconds = resync_seconds
         self._gateway_url = gateway_url
         self._quarantines = quarantines
+        self._served = ServedKinds(client, monotonic=monotonic)
 
     async def reconcile(self, key: ResourceKey) -> float | None:
         """Reconcile one resource; returns the seconds until the next look, None when it is gone.
@@ -91,7 +93,9 @@ class Controller:
 
     async def _reconcile(self, key: ResourceKey) -> float | None:
         namespace, name = key
-        observed = await observe(self._client, self._engines, namespace, name, self._quarantines)
+        observed = await observe(
+            self._client, self._engines, namespace, name, self._quarantines, self._served
+        )
         if observed is None or observed.deleting:
             self._runner.keep(key, ())
             if observed is None:

@@ -5,28 +5,44 @@ Owns the translation from API objects to our values. Decides nothing.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from structuredllm_operator.api.labels import (
     ENGINE_CONTAINER,
     GATE_CONDITION,
     TEMPLATE_HASH_ANNOTATION,
-    selector_string,
+    pod_selector_string,
 )
 from structuredllm_operator.api.names import child_name
 from structuredllm_operator.engine_info import EngineInfoSource
-from structuredllm_operator.kube.client import CHILD_KINDS, DEPLOYMENT, POD, STRUCTURED_LLM, Body, KubeClient
+from structuredllm_operator.kube.client import (
+    CHILD_KINDS,
+    DEPLOYMENT,
+    LEADER_WORKER_SET,
+    POD,
+    STRUCTURED_LLM,
+    Body,
+    KubeClient,
+)
+from structuredllm_operator.kube.served import ServedKinds
+from structuredllm_operator.plan import groups
 from structuredllm_operator.plan.observed import (
     Child,
     Deployment,
     EngineReport,
     Gate,
+    Group,
     Observed,
     Pod,
     Quarantine,
     Termination,
 )
 from structuredllm_operator.quarantine_source import QuarantineSource
+
+LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
+"""Labels and an annotation that the LeaderWorkerSet controller puts on its pods."""
 
 
 async def observe(
@@ -35,6 +51,7 @@ async def observe(
     namespace: str,
     name: str,
     quarantines: QuarantineSource | None = None,
+    served: ServedKinds | None = None,
 ) -> Observed | None:
     """Return the snapshot, or None when the resource does not exist.
 
@@ -44,6 +61,7 @@ async def observe(
         namespace: of the resource.
         name: of the resource.
         quarantines: asks the gateways; None = there are none to ask.
+        served: knows which optional kinds the cluster has; None = asked anew each time.
 
     Raises:
         KubeError: a read failed; the caller tries again later.
@@ -54,20 +72,24 @@ async def observe(
     metadata = resource["metadata"]
     if metadata.get("deletionTimestamp"):
         return _snapshot(resource, deleting=True)
-    children = await asyncio.gather(*(client.get(kind, namespace, child_name(name)) for kind in CHILD_KINDS))
-    listed = await client.list(POD, namespace, label_selector=selector_string(name))
-    pods = tuple(sorted((to_pod(body) for body in listed), key=lambda pod: (pod.name, pod.uid)))
+    groups_served = await (served.has if served is not None else client.serves)(LEADER_WORKER_SET)
+    kinds = (*CHILD_KINDS, LEADER_WORKER_SET) if groups_served else CHILD_KINDS
+    children = await asyncio.gather(*(client.get(kind, namespace, child_name(name)) for kind in kinds))
+    listed = await client.list(POD, namespace, label_selector=pod_selector_string(name))
+    pods, workers = groups.join(
+        sorted((to_pod(body) for body in listed), key=lambda pod: (pod.name, pod.uid))
+    )
     live = [pod for pod in pods if pod.live_container and pod.ip and not pod.terminating]
     said = await quarantines.fetch() if quarantines is not None else None
     reports = await asyncio.gather(*(engines.fetch(pod) for pod in live))
-    by_kind = {
-        kind.kind: child for kind, child in zip(CHILD_KINDS, children, strict=True) if child is not None
-    }
+    by_kind = {kind.kind: child for kind, child in zip(kinds, children, strict=True) if child is not None}
     return _snapshot(
         resource,
         children=tuple(Child(kind, _is_owned(child, metadata["uid"])) for kind, child in by_kind.items()),
         deployment=to_deployment(by_kind.get(DEPLOYMENT.kind)),
         pods=pods,
+        workers=workers,
+        groups_served=groups_served,
         engines={pod.uid: report for pod, report in zip(live, reports, strict=True)},
         quarantined=None
         if said is None
@@ -86,6 +108,8 @@ def _snapshot(
     children: tuple[Child, ...] = (),
     deployment: Deployment | None = None,
     pods: tuple[Pod, ...] = (),
+    workers: tuple[Pod, ...] = (),
+    groups_served: bool = True,
     engines: Mapping[str, EngineReport] | None = None,
     quarantined: Mapping[str, Quarantine] | None = None,
 ) -> Observed:
@@ -101,6 +125,8 @@ def _snapshot(
         children=children,
         deployment=deployment,
         pods=pods,
+        workers=workers,
+        groups_served=groups_served,
         engines=engines or {},
         quarantined=quarantined,
     )
@@ -150,6 +176,19 @@ def to_pod(body: Mapping[str, Any]) -> Pod:
         ),
         unschedulable=scheduled.get("message", "") if unschedulable else "",
         gate=_gate(conditions.get(GATE_CONDITION)),
+        group=_group(metadata),
+    )
+
+
+def _group(metadata: Mapping[str, Any]) -> Group | None:
+    """Return the pod's place in its group by what the LeaderWorkerSet controller wrote on it."""
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    index = labels.get(LWS_WORKER_INDEX, "")
+    if not index.isdigit():
+        return None
+    size = notes.get(LWS_SIZE, "")
+    return Group(
+        key=labels.get(LWS_GROUP_INDEX, ""), index=int(index), size=int(size) if size.isdigit() else 1
     )
 
 

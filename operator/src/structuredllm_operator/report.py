@@ -16,12 +16,21 @@ from structuredllm_operator.api.engine_spec import PatchPolicy
 from structuredllm_operator.api.labels import HTTP_PORT, selector_string
 from structuredllm_operator.api.names import child_name, gate_text
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec, WarmupPolicy
-from structuredllm_operator.plan.failures import Failure, find_failure
+from structuredllm_operator.plan.failures import Failure
 from structuredllm_operator.plan.gate import GateWrite
+from structuredllm_operator.plan.known_bad import find_risks, spec_warning
+from structuredllm_operator.plan.leader_worker_set import is_multi_node
 from structuredllm_operator.plan.observed import EngineInfo, Gate, Observed, Pod
 from structuredllm_operator.plan.plan import Plan
 from structuredllm_operator.plan.quarantine import quarantined
 from structuredllm_operator.plan.topology import Finding
+from structuredllm_operator.report_groups import (
+    ended_groups,
+    find_failures,
+    made_anew,
+    missing_kind,
+    nothing_exists,
+)
 
 _GATE_FAILURES: Final = (
     Reason.GRAMMAR_REJECTED,
@@ -34,6 +43,7 @@ _GATE_ORDER: Final = (
     *_GATE_FAILURES,
     Reason.PATCH_MISSING,
     Reason.TOPOLOGY_MISMATCH,
+    Reason.GROUP_INCOMPLETE,
     Reason.RESTARTED_SINCE_PROBE,
     Reason.PROBE_RUNNING,
     Reason.WAITING_FOR_CONTAINERS,
@@ -102,7 +112,7 @@ def make_report(observed: Observed, plan: Plan, *, now: str, gateway_url: str = 
     """
     pods = [_after_write(pod, plan.gate_writes) for pod in observed.pods if _counts(pod)]
     current = [pod for pod in pods if pod.revision == plan.revision]
-    found = list(_conditions(observed, plan, pods, current))
+    found = list(_conditions(observed, plan, pods, current, now))
     old = observed.status.get("conditions", [])
     merged = api.merge(old, found, generation=observed.generation, now=now)
     status: dict[str, Any] = {
@@ -110,7 +120,7 @@ def make_report(observed: Observed, plan: Plan, *, now: str, gateway_url: str = 
         "url": gateway_url or f"http://{child_name(observed.name)}.{observed.namespace}.svc:{HTTP_PORT}",
         "selector": selector_string(observed.name),
         "replicas": len(pods),
-        "readyReplicas": sum(pod.container_ready for pod in pods),
+        "readyReplicas": sum(pod.engine_ready for pod in pods),
         "servingReplicas": sum(pod.serving for pod in pods),
         "updatedReplicas": len(current) if plan.revision else 0,
         "conditions": merged,
@@ -137,7 +147,9 @@ def _after_write(pod: Pod, writes: Iterable[GateWrite]) -> Pod:
     return pod
 
 
-def _conditions(observed: Observed, plan: Plan, pods: list[Pod], current: list[Pod]) -> Iterable[Condition]:
+def _conditions(
+    observed: Observed, plan: Plan, pods: list[Pod], current: list[Pod], now: str
+) -> Iterable[Condition]:
     if plan.spec_error is not None:
         yield Condition(api.SPEC_VALID, FALSE, plan.spec_error.reason, plan.spec_error.message)
         yield Condition(
@@ -151,6 +163,9 @@ def _conditions(observed: Observed, plan: Plan, pods: list[Pod], current: list[P
     if spec is None:
         return
     yield Condition(api.SPEC_VALID, TRUE, Reason.ACCEPTED, "the spec was accepted and rendered")
+    risks = spec_warning(find_risks(spec, _versions(observed, current)))
+    if risks is not None:
+        yield risks
     if plan.conflicts:
         text = (
             f"{', '.join(plan.conflicts)} {child_name(observed.name)} exists and is not controlled by"
@@ -160,7 +175,10 @@ def _conditions(observed: Observed, plan: Plan, pods: list[Pod], current: list[P
         yield Condition(api.WORKLOAD_READY, FALSE, Reason.NAME_CONFLICT, text)
         yield Condition(api.READY, FALSE, Reason.NAME_CONFLICT, text)
         return
-    parts = [_workload(observed, spec, current)]
+    if plan.missing_kind:
+        yield from missing_kind(plan.missing_kind)
+        return
+    parts = [_workload(observed, plan, spec, current, now)]
     if spec.replicas > 0:
         parts += [_topology(plan.topology, current), _structured(spec, current)]
     yield from parts
@@ -171,8 +189,10 @@ def _conditions(observed: Observed, plan: Plan, pods: list[Pod], current: list[P
         yield quarantined(pods, observed.quarantined)
 
 
-def _workload(observed: Observed, spec: StructuredLLMSpec, current: list[Pod]) -> Condition:
-    ready = sum(pod.container_ready for pod in current)
+def _workload(
+    observed: Observed, plan: Plan, spec: StructuredLLMSpec, current: list[Pod], now: str
+) -> Condition:
+    ready = sum(pod.engine_ready for pod in current)
     if ready >= spec.replicas:
         return Condition(
             api.WORKLOAD_READY,
@@ -180,19 +200,22 @@ def _workload(observed: Observed, spec: StructuredLLMSpec, current: list[Pod]) -
             Reason.CONTAINERS_READY,
             f"{ready} of {spec.replicas} pods have ready containers",
         )
-    failures = [failure for pod in current if (failure := find_failure(pod)) is not None]
+    workers = [pod for pod in observed.workers if _counts(pod) and pod.revision == plan.revision]
+    failures = find_failures(current, workers)
     if failures:
         first = min(failures, key=lambda failure: _WORKLOAD_ORDER.index(failure.reason))
         return Condition(api.WORKLOAD_READY, FALSE, first.reason, f"pod {first.pod}: {first.message}")
     if observed.deployment is not None and observed.deployment.replica_failure:
         text = f"pods cannot be made: {observed.deployment.replica_failure}"
         return Condition(api.WORKLOAD_READY, FALSE, Reason.REPLICA_FAILURE, text)
+    if is_multi_node(spec) and (anew := made_anew(observed, ready, spec.replicas, now)) is not None:
+        return anew
     return Condition(
         api.WORKLOAD_READY,
         FALSE,
         Reason.PENDING,
         f"{ready} of {spec.replicas} pods have ready containers; the others are starting or loading the"
-        " model",
+        f" model{nothing_exists(observed, current)}",
     )
 
 
@@ -304,6 +327,11 @@ def _progressing(
     )
 
 
+def _versions(observed: Observed, current: list[Pod]) -> Iterable[str]:
+    reports = (observed.engines.get(pod.uid) for pod in current)
+    return [report.info.vllm_version for report in reports if report is not None and report.info is not None]
+
+
 def _first_info(observed: Observed, current: list[Pod]) -> EngineInfo | None:
     for pod in current:
         report = observed.engines.get(pod.uid)
@@ -325,7 +353,8 @@ def _engine_status(info: EngineInfo) -> dict[str, Any]:
 
 def _last_failure(observed: Observed, pods: list[Pod], now: str) -> Mapping[str, Any] | None:
     previous: Mapping[str, Any] | None = observed.status.get("lastFailure")
-    failures = [failure for pod in pods if (failure := find_failure(pod)) is not None]
+    workers = [pod for pod in observed.workers if _counts(pod)]
+    failures = ended_groups(observed) + find_failures(pods, workers)
     failures.sort(key=lambda failure: _WORKLOAD_ORDER.index(failure.reason))
     failures += [
         Failure(pod.name, pod.gate.reason, gate_text(pod.gate.message), pod.gate.changed_at)
@@ -350,7 +379,7 @@ def _events(old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]) 
             continue
         if one["type"] not in before and one["reason"] in _PASSING:
             continue
-        bad = TRUE if one["type"] == api.QUARANTINED else FALSE
+        bad = TRUE if one["type"] in (api.QUARANTINED, api.SPEC_WARNING) else FALSE
         warning = one["status"] == bad and one["reason"] not in (*_PASSING, Reason.ROLLOUT_COMPLETE)
         notes.append(
             EventNote(

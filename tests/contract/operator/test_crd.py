@@ -69,22 +69,22 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "gpu limit",
         {"resources.limits": {"nvidia.com/gpu": 2}},
-        "spec.resources.limits: the GPU count must be",
+        "spec.resources.limits: the GPU count of a pod must be",
     ),
     (
         "gpu as text",
         {"resources.limits": {"nvidia.com/gpu": "2"}},
-        "spec.resources.limits: the GPU count must be",
+        "spec.resources.limits: the GPU count of a pod must be",
     ),
     (
         "gpu request",
         {"resources.requests": {"nvidia.com/gpu": 1}},
-        "spec.resources.requests: the GPU count must be",
+        "spec.resources.requests: the GPU count of a pod must be",
     ),
     (
         "other gpu name",
         {"engine.gpuResourceName": "amd.com/gpu", "resources.limits": {"amd.com/gpu": 1}},
-        "spec.resources.limits: the GPU count must be",
+        "spec.resources.limits: the GPU count of a pod must be",
     ),
     (
         "gpu on cpu",

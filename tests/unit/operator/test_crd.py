@@ -57,7 +57,7 @@ def test_strings_lists_and_maps_of_the_spec_are_bounded() -> None:
 def test_defaults_are_in_the_schema() -> None:
     spec = root()["properties"]["spec"]["properties"]
     assert spec["warmup"]["default"]["burst"] == {"requests": 24, "concurrency": 24}
-    assert spec["parallelism"]["default"] == {"tensor": 1, "pipeline": 1}
+    assert spec["parallelism"]["default"] == {"tensor": 1, "pipeline": 1, "data": 1}
     assert "default" not in spec["model"]["properties"]["revision"]
 
 

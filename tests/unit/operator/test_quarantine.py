@@ -174,6 +174,9 @@ async def test_what_is_said_counts_for_the_container_that_runs_now() -> None:
         async def list(self, *_given: Any, **_more: Any) -> list[Any]:
             return [body]
 
+        async def serves(self, _kind: Any) -> bool:
+            return False
+
     class Said:
         def __init__(self, container: str) -> None:
             self.container = container

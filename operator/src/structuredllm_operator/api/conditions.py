@@ -15,6 +15,8 @@ READY: Final = "Ready"
 PROGRESSING: Final = "Progressing"
 QUARANTINED: Final = "Quarantined"
 """Abnormal when True; absent when no gateway answers."""
+SPEC_WARNING: Final = "SpecWarning"
+"""Abnormal when True: the spec is valid, but known to go wrong; absent otherwise."""
 ORDER: Final = (
     SPEC_VALID,
     WORKLOAD_READY,
@@ -23,6 +25,7 @@ ORDER: Final = (
     READY,
     PROGRESSING,
     QUARANTINED,
+    SPEC_WARNING,
 )
 
 TRUE: Final = "True"
@@ -40,6 +43,10 @@ class Reason:
     ACCEPTED: Final = "Accepted"
     INVALID_SPEC: Final = "InvalidSpec"
     GPU_COUNT_MISMATCH: Final = "GPUCountMismatch"
+    INVALID_PARALLELISM: Final = "InvalidParallelism"
+    # SpecValid (False: it cannot start) and SpecWarning
+    KNOWN_BAD_COMBINATION: Final = "KnownBadCombination"
+    UNSUPPORTED_ENGINE: Final = "UnsupportedEngine"
     # WorkloadReady
     CONTAINERS_READY: Final = "ContainersReady"
     NAME_CONFLICT: Final = "NameConflict"
@@ -49,6 +56,7 @@ class Reason:
     UNSCHEDULABLE: Final = "Unschedulable"
     REPLICA_FAILURE: Final = "ReplicaFailure"
     PENDING: Final = "Pending"
+    CRD_MISSING: Final = "CRDMissing"
     # TopologyVerified
     VERIFIED: Final = "Verified"
     PATCH_MISSING: Final = "PatchMissing"
@@ -67,6 +75,7 @@ class Reason:
     DISABLED: Final = "Disabled"
     WAITING_FOR_CONTAINERS: Final = "WaitingForContainers"
     TOPOLOGY_MISMATCH: Final = "TopologyMismatch"
+    GROUP_INCOMPLETE: Final = "GroupIncomplete"
     # Quarantined
     GRAMMAR_REJECTS: Final = "GrammarRejects"
     SCHEMA_INVALID_RATE: Final = "SchemaInvalidRate"

@@ -17,7 +17,11 @@ NAME_LABEL: Final = f"{GROUP}/name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 COMPONENT_ENGINE: Final = "engine"
+COMPONENT_WORKER: Final = "engine-worker"
+"""Pods of a multi-node engine that answer no requests: all but the leader."""
 MANAGED_BY: Final = "structuredllm-operator"
+POD_COMPONENTS: Final = f"{COMPONENT_LABEL} in ({COMPONENT_ENGINE},{COMPONENT_WORKER})"
+"""Label selector of the pods of all engines; those that answer requests have the first component."""
 TEMPLATE_HASH_ANNOTATION: Final = f"{GROUP}/template-revision-hash"
 
 GATE_CONDITION: Final = f"{GROUP}/StructuredReady"
@@ -40,7 +44,14 @@ OWNED_ARGS: Final = (
     "--api-key",
     "--async-scheduling",
     "--config",
+    "--data-parallel-backend",
+    "--data-parallel-external-lb",
+    "--data-parallel-hybrid-lb",
+    "--data-parallel-multi-port-external-lb",
+    "--data-parallel-rank",
     "--data-parallel-size",
+    "--data-parallel-size-local",
+    "--data-parallel-start-rank",
     "--distributed-executor-backend",
     "--guided-decoding-backend",
     "--headless",
@@ -65,7 +76,20 @@ OWNED_ARGS: Final = (
 )
 """vLLM arguments that follow from the spec, or that would cut operator and gateway off from the engine."""
 
-OWNED_SHORT_ARGS: Final = ("-dp", "-n", "-pp", "-r", "-tp")
+OWNED_SHORT_ARGS: Final = (
+    "-dp",
+    "-dpb",
+    "-dpe",
+    "-dph",
+    "-dpl",
+    "-dpm",
+    "-dpn",
+    "-dpr",
+    "-n",
+    "-pp",
+    "-r",
+    "-tp",
+)
 """Short forms of owned arguments."""
 
 
@@ -84,6 +108,11 @@ def child_labels(name: str) -> dict[str, str]:
 def selector_labels(name: str) -> dict[str, str]:
     """Return the immutable subset of labels that selects the pods of the resource `name`."""
     return {NAME_LABEL: name, COMPONENT_LABEL: COMPONENT_ENGINE}
+
+
+def pod_selector_string(name: str) -> str:
+    """Return the label selector of all pods of the resource `name`, the workers of groups too."""
+    return f"{POD_COMPONENTS},{NAME_LABEL}={name}"
 
 
 def selector_string(name: str) -> str:

@@ -14,7 +14,8 @@ class ConditionStatus(Model):
     """A condition in the shape of metav1.Condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing or Quarantined."""
+    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing, Quarantined or
+    SpecWarning."""
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})]
     """True, False or Unknown (could not be checked)."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -69,13 +70,13 @@ class StructuredLLMStatus(Model):
     selector: str | None = None
     """Label selector of the pods, for the scale subresource."""
     replicas: int | None = None
-    """Pods that exist."""
+    """Engines that exist: pods, or groups of pods that are one engine."""
     ready_replicas: int | None = None
-    """Pods whose containers are ready, gate or not."""
+    """Engines whose containers are ready, gate or not."""
     serving_replicas: int | None = None
-    """Pods that are Ready and passed the gate with the container that runs now."""
+    """Engines that are Ready and passed the gate with the container that runs now."""
     updated_replicas: int | None = None
-    """Pods of the current revision."""
+    """Engines of the current revision."""
     current_revision: str | None = None
     """Hash of the current pod template."""
     engine: EngineStatus | None = None
@@ -89,4 +90,5 @@ class StructuredLLMStatus(Model):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = []
-    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing, Quarantined."""
+    """SpecValid, WorkloadReady, TopologyVerified, StructuredReady, Ready, Progressing, Quarantined,
+    SpecWarning."""

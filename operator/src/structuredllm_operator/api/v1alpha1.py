@@ -11,6 +11,13 @@ from pydantic import ConfigDict, Field
 
 from structuredllm_operator.api.base import KeySelector, Model, Quantities, ShortText, rule, rules
 from structuredllm_operator.api.engine_spec import EngineSpec
+from structuredllm_operator.api.multi_node_spec import (
+    POD_WORKERS,
+    POD_WORKERS_IN_WORDS,
+    WORKER_RULES,
+    MultiNodeSpec,
+)
+from structuredllm_operator.api.placement_spec import CLAIM_RULES, PlacementSpec
 
 
 class WarmupPolicy(StrEnum):
@@ -106,12 +113,15 @@ class ModelSpec(Model):
 
 
 class ParallelismSpec(Model):
-    """How the model is split over workers. A pod runs tensor x pipeline workers."""
+    """How the model is split over workers. A replica runs tensor x pipeline x data workers."""
 
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
     """Tensor parallel size: workers that share each layer. Default: 1. Example: 2."""
     pipeline: Annotated[int, Field(ge=1, le=64)] = 1
     """Pipeline parallel size: stages that hold consecutive layers. Default: 1. Example: 3."""
+    data: Annotated[int, Field(ge=1, le=64)] = 1
+    """Data parallel size: copies of the model in one pod behind one server, as mixtures of experts want it.
+    For other models raise spec.replicas instead. Default: 1. Example: 2."""
 
 
 class StructuredOutputSpec(Model):
@@ -229,9 +239,8 @@ class ResourcesSpec(Model):
     requests: Quantities = {}
     """Requested resources. Default: none. Example: `{cpu: "4", memory: 32Gi}`."""
     limits: Quantities = {}
-    """Resource limits. The GPU limit must equal tensor x pipeline and is set when it is missing. Default:
-    none.
-    Example: `{nvidia.com/gpu: 3}`."""
+    """Resource limits of one pod. The GPU limit must equal tensor x pipeline x data / nodeCount and is set
+    when it is missing. Default: none. Example: `{nvidia.com/gpu: 3}`."""
 
 
 class Toleration(Model):
@@ -252,16 +261,13 @@ class Toleration(Model):
     """Seconds to stay on a node with a NoExecute taint. Default: for ever."""
 
 
-_TENSOR_X_PIPELINE: Final = "string(self.parallelism.tensor * self.parallelism.pipeline)"
-
-
 def _gpu_rule(part: str) -> dict[str, str]:
     return rule(
         f"self.engine.accelerator != 'gpu' || !has(self.resources.{part})"
         f" || !(self.engine.gpuResourceName in self.resources.{part})"
-        f" || string(self.resources.{part}[self.engine.gpuResourceName]) == {_TENSOR_X_PIPELINE}",
-        f"spec.resources.{part}: the GPU count must be spec.parallelism.tensor x spec.parallelism.pipeline;"
-        " correct it, or remove it and the operator sets it",
+        f" || string(self.resources.{part}[self.engine.gpuResourceName]) == string({POD_WORKERS})",
+        f"spec.resources.{part}: the GPU count of a pod must be {POD_WORKERS_IN_WORDS}; correct it, or remove"
+        " it and the operator sets it",
     )
 
 
@@ -279,11 +285,8 @@ class StructuredLLMSpec(Model):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule(
-                "self.warmup.burst.concurrency > self.parallelism.pipeline",
-                "spec.warmup.burst.concurrency must be above spec.parallelism.pipeline: a burst that does not"
-                " overfill the pipeline proves nothing; raise the concurrency",
-            ),
+            *WORKER_RULES,
+            *CLAIM_RULES,
             _gpu_rule("limits"),
             _gpu_rule("requests"),
             _no_gpu_rule("limits"),
@@ -297,8 +300,10 @@ class StructuredLLMSpec(Model):
     """The engine image and how it is started. Required."""
     parallelism: ParallelismSpec = ParallelismSpec()
     """How the model is split over workers."""
+    multi_node: MultiNodeSpec = MultiNodeSpec()
+    """Engines that span several nodes."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Number of engine pods. Default: 1. `kubectl scale` writes it."""
+    """Number of engines: pods, or groups of nodeCount pods. Default: 1. `kubectl scale` writes it."""
     structured_output: StructuredOutputSpec = StructuredOutputSpec()
     """How structured output is made and checked."""
     warmup: WarmupSpec = WarmupSpec()
@@ -317,3 +322,5 @@ class StructuredLLMSpec(Model):
     """Node labels that a node must have. Default: none. Example: `{gpu-model: h200}`."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     """Taints that pods tolerate. Default: none."""
+    placement: PlacementSpec = PlacementSpec()
+    """Where pods go, beyond nodeSelector and tolerations."""

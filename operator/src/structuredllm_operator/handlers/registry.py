@@ -17,6 +17,7 @@ from structuredllm_operator.api.labels import (
     GROUP,
     NAME_LABEL,
     PLURAL,
+    POD_COMPONENTS,
     VERSION,
 )
 from structuredllm_operator.kube.login import connection_info
@@ -45,7 +46,9 @@ def build_registry(enqueue: Enqueue, kubeconfig: str | None) -> kopf.OperatorReg
     async def deployment_event(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         _enqueue(namespace, labels.get(NAME_LABEL))
 
-    @kopf.on.event("", "v1", "pods", labels=engine, registry=registry)
+    # Workers of groups, too: that is all that is heard of a LeaderWorkerSet, whose CRD may not be there to
+    # watch.
+    @kopf.on.event("", "v1", "pods", labels={NAME_LABEL: kopf.PRESENT}, registry=registry)
     async def pod_event(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
         _enqueue(namespace, labels.get(NAME_LABEL))
 
@@ -72,5 +75,5 @@ def build_settings(request_timeout_seconds: float) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10
     selector = f"{COMPONENT_LABEL}={COMPONENT_ENGINE},{NAME_LABEL}"
     settings.watching.label_selectors["apps", "v1", "deployments"] = selector
-    settings.watching.label_selectors["", "v1", "pods"] = selector
+    settings.watching.label_selectors["", "v1", "pods"] = f"{POD_COMPONENTS},{NAME_LABEL}"
     return settings

@@ -47,6 +47,7 @@ class Kind:
 
 STRUCTURED_LLM: Final = Kind("StructuredLLM", f"/apis/{GROUP}/{VERSION}", PLURAL)
 DEPLOYMENT: Final = Kind("Deployment", "/apis/apps/v1", "deployments")
+LEADER_WORKER_SET: Final = Kind("LeaderWorkerSet", "/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets")
 SERVICE: Final = Kind("Service", "/api/v1", "services")
 SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "/api/v1", "serviceaccounts")
 PDB: Final = Kind("PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets")
@@ -54,7 +55,11 @@ POD: Final = Kind("Pod", "/api/v1", "pods")
 EVENT: Final = Kind("Event", "/api/v1", "events")
 
 CHILD_KINDS: Final = (SERVICE_ACCOUNT, SERVICE, PDB, DEPLOYMENT)
-KINDS: Final[Mapping[str, Kind]] = {kind.kind: kind for kind in (STRUCTURED_LLM, *CHILD_KINDS, POD, EVENT)}
+OPTIONAL_CHILD_KINDS: Final = (LEADER_WORKER_SET,)
+"""Kinds of children that a cluster may not know."""
+KINDS: Final[Mapping[str, Kind]] = {
+    kind.kind: kind for kind in (STRUCTURED_LLM, *CHILD_KINDS, *OPTIONAL_CHILD_KINDS, POD, EVENT)
+}
 
 
 class KubeClient:
@@ -137,11 +142,15 @@ class KubeClient:
 
     async def resource_is_served(self) -> bool:
         """Whether the API server knows our resource, that is, whether the CRD is installed."""
+        return await self.serves(STRUCTURED_LLM)
+
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the API server knows a kind, that is, whether its CRD is installed."""
         try:
-            answer = await self._call("get", STRUCTURED_LLM.base)
+            answer = await self._call("get", kind.base)
         except NotFoundError:
             return False
-        return any(one.get("name") == PLURAL for one in answer.get("resources", []))
+        return any(one.get("name") == kind.plural for one in answer.get("resources", []))
 
     async def _call(self, method: str, path: str, **params: Any) -> Body:
         try:

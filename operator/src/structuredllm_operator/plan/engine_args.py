@@ -76,6 +76,8 @@ def build_args(spec: StructuredLLMSpec, name: str) -> list[str]:
     ]
     if spec.parallelism.tensor * spec.parallelism.pipeline > 1:
         args.append("--distributed-executor-backend=mp")
+    if spec.parallelism.data > 1:
+        args.append(f"--data-parallel-size={spec.parallelism.data}")
     if spec.model.revision is not None:
         args.append(f"--revision={spec.model.revision}")
     return [*args, *spec.engine.args]

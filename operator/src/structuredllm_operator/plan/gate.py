@@ -113,6 +113,8 @@ def decide(
     """
     if pod.terminating:
         return GateDecision()
+    if pod.group_problem and pod.live_container:
+        return GateDecision(write=_write(pod, FALSE, Reason.GROUP_INCOMPLETE, pod.group_problem))
     container = pod.live_container
     if not container or spec is None:
         return GateDecision(write=_close_stale(pod))

@@ -39,8 +39,24 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Group:
+    """A pod's place in a group of pods that are one engine; `index` 0 is the leader.
+
+    `problem` is set on leaders only, by `groups.join`.
+    """
+
+    key: str
+    index: int
+    size: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Pod:
-    """One engine pod. `container_id` and the other container fields speak of the container `engine`."""
+    """One engine pod. `container_id` and the other container fields speak of the container `engine`.
+
+    `group` is None for an engine that is one pod.
+    """
 
     name: str
     uid: str
@@ -58,6 +74,17 @@ class Pod:
     last_termination: Termination | None = None
     unschedulable: str = ""
     gate: Gate | None = None
+    group: Group | None = None
+
+    @property
+    def group_problem(self) -> str:
+        """What its group lacks, as a sentence part; empty when it is whole or the pod is an engine alone."""
+        return self.group.problem if self.group is not None else ""
+
+    @property
+    def engine_ready(self) -> bool:
+        """Whether the engine is up: the container is ready and no other pod of its group is missing."""
+        return self.container_ready and not self.group_problem
 
     @property
     def live_container(self) -> str:
@@ -160,6 +187,9 @@ class Deployment:
 class Observed:
     """Snapshot of one resource, its children, its pods and its engines (by pod uid).
 
+    `pods` are those that answer requests, one per replica; `workers` are the other pods of groups.
+    `groups_served` is whether the cluster has LeaderWorkerSets.
+
     `quarantined` (by pod uid) is what the gateways say of the containers that run now; None when none of them
     answered.
     """
@@ -174,5 +204,7 @@ class Observed:
     children: tuple[Child, ...] = ()
     deployment: Deployment | None = None
     pods: tuple[Pod, ...] = ()
+    workers: tuple[Pod, ...] = ()
+    groups_served: bool = True
     engines: Mapping[str, EngineReport] = field(default_factory=dict)
     quarantined: Mapping[str, Quarantine] | None = None

@@ -1,6 +1,13 @@
 """Builds the engine's PodDisruptionBudget. Pure."""
 
-from structuredllm_operator.api.labels import child_labels, selector_labels
+from structuredllm_operator.api.labels import (
+    COMPONENT_ENGINE,
+    COMPONENT_LABEL,
+    COMPONENT_WORKER,
+    NAME_LABEL,
+    child_labels,
+    selector_labels,
+)
 from structuredllm_operator.api.names import child_name
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec
 from structuredllm_operator.plan.observed import Manifest
@@ -21,8 +28,16 @@ def build_pdb(spec: StructuredLLMSpec, name: str, namespace: str, owner: Manifes
         },
         "spec": {
             "maxUnavailable": spec.disruption.max_unavailable,
-            "selector": {"matchLabels": selector_labels(name)},
+            "selector": _selector(spec, name),
             # A pod that never became healthy must not block a drain (Kubernetes 1.27+).
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
+
+
+def _selector(spec: StructuredLLMSpec, name: str) -> Manifest:
+    """Select all pods of groups: one that is evicted takes its group with it, so the others must wait."""
+    if spec.multi_node.node_count == 1:
+        return {"matchLabels": selector_labels(name)}
+    components = {"key": COMPONENT_LABEL, "operator": "In", "values": [COMPONENT_ENGINE, COMPONENT_WORKER]}
+    return {"matchLabels": {NAME_LABEL: name}, "matchExpressions": [components]}

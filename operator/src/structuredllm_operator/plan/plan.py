@@ -22,6 +22,9 @@ from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec
 from structuredllm_operator.errors import SpecError
 from structuredllm_operator.plan.engine_args import refused_abbreviation
 from structuredllm_operator.plan.gate import BurstOrder, GateDecision, GateRun, GateWrite, RunKey, decide
+from structuredllm_operator.plan.known_bad import refuse_what_cannot_start
+from structuredllm_operator.plan.leader_worker_set import KIND as GROUPS
+from structuredllm_operator.plan.leader_worker_set import build_leader_worker_set, is_multi_node
 from structuredllm_operator.plan.observed import Manifest, Observed
 from structuredllm_operator.plan.pdb import build_pdb
 from structuredllm_operator.plan.service import build_service
@@ -44,13 +47,15 @@ class Plan:
     """What to do now, and what report.py needs to know about why.
 
     `spec` is None when it is invalid (`spec_error` says why) or the children's names are taken
-    (`conflicts`); then no child is touched. `look_again_seconds` is None when only an event can change
+    (`conflicts`); then no child is touched. `missing_kind` is a kind that the spec needs and the cluster
+    does not have; what runs already stays. `look_again_seconds` is None when only an event can change
     something.
     """
 
     spec: StructuredLLMSpec | None = None
     spec_error: SpecError | None = None
     conflicts: tuple[str, ...] = ()
+    missing_kind: str = ""
     revision: str = ""
     apply: tuple[Manifest, ...] = ()
     delete: tuple[Ref, ...] = ()
@@ -75,6 +80,7 @@ def make_plan(observed: Observed, runs: Mapping[RunKey, GateRun], now: float) ->
     taken = tuple(child.kind for child in observed.children if not child.owned)
     if taken:
         return Plan(spec=spec, conflicts=taken)
+    missing = GROUPS if is_multi_node(spec) and not observed.groups_served else ""
     findings = {
         pod.uid: verify(spec, observed.engines.get(pod.uid)) for pod in observed.pods if pod.live_container
     }
@@ -82,9 +88,10 @@ def make_plan(observed: Observed, runs: Mapping[RunKey, GateRun], now: float) ->
     waits = [decision.look_again_seconds for decision in decisions if decision.look_again_seconds is not None]
     return Plan(
         spec=spec,
+        missing_kind=missing,
         revision=revision_of(apply),
-        apply=apply,
-        delete=_surplus(observed, apply),
+        apply=tuple(child for child in apply if child["kind"] != missing),
+        delete=() if missing else _surplus(observed, apply),
         topology=findings,
         gate_writes=_writes(decisions),
         bursts=tuple(decision.start for decision in decisions if decision.start is not None),
@@ -118,6 +125,7 @@ def parse_spec(raw: Mapping[str, Any]) -> StructuredLLMSpec:
             raise SpecError(
                 Reason.INVALID_SPEC, f"spec.engine.env: {variable.name} is set by the operator: remove it"
             )
+    refuse_what_cannot_start(spec)
     return spec
 
 
@@ -129,7 +137,7 @@ def build_children(observed: Observed, spec: StructuredLLMSpec) -> tuple[Manifes
         build_service_account(*where),
         build_service(*where),
         build_pdb(spec, *where),
-        build_deployment(spec, *where),
+        (build_leader_worker_set if is_multi_node(spec) else build_deployment)(spec, *where),
     )
     return tuple(child for child in children if child is not None)
 
@@ -147,11 +155,13 @@ def owner_reference(name: str, uid: str) -> Manifest:
 
 
 def revision_of(apply: tuple[Manifest, ...]) -> str:
-    """Return the template hash of the Deployment among the children."""
+    """Return the template hash of the Deployment or LeaderWorkerSet among the children."""
     for child in apply:
-        if child["kind"] == "Deployment":
-            annotations = child["spec"]["template"]["metadata"]["annotations"]
-            return str(annotations[TEMPLATE_HASH_ANNOTATION])
+        template = child.get("spec", {}).get("template")
+        if child["kind"] == GROUPS:
+            template = child["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+        if template is not None:
+            return str(template["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION])
     return ""
 
 

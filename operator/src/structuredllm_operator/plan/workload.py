@@ -29,6 +29,7 @@ from structuredllm_operator.plan.engine_args import (
 )
 from structuredllm_operator.plan.observed import Manifest
 from structuredllm_operator.plan.parallelism import build_resources
+from structuredllm_operator.plan.placement import place
 
 PRE_STOP_SECONDS: Final = 5
 """Pause before SIGTERM, so that gateways have seen the pod end and send nothing new."""
@@ -125,7 +126,9 @@ def build_pod_template(spec: StructuredLLMSpec, name: str) -> Manifest:
             toleration.model_dump(mode="json", by_alias=True, exclude_none=True)
             for toleration in spec.tolerations
         ]
-    return {"metadata": {"labels": child_labels(name)}, "spec": pod}
+    template: Manifest = {"metadata": {"labels": child_labels(name)}, "spec": pod}
+    place(spec, name, template)
+    return template
 
 
 def _storage(spec: StructuredLLMSpec) -> tuple[list[Manifest], list[Manifest]]:
