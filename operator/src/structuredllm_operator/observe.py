@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from structuredllm_operator.api.engine_spec import EngineType
 from structuredllm_operator.api.labels import (
     ENGINE_CONTAINER,
     GATE_CONDITION,
@@ -16,6 +17,8 @@ from structuredllm_operator.api.labels import (
 from structuredllm_operator.api.names import child_name
 from structuredllm_operator.engine_info import EngineInfoSource
 from structuredllm_operator.kube.client import CHILD_KINDS, DEPLOYMENT, POD, STRUCTURED_LLM, Body, KubeClient
+from structuredllm_operator.model_progress import ProgressSource
+from structuredllm_operator.observe_model import observe_model
 from structuredllm_operator.plan.observed import (
     Child,
     Deployment,
@@ -26,6 +29,7 @@ from structuredllm_operator.plan.observed import (
     Quarantine,
     Termination,
 )
+from structuredllm_operator.plan.observed_model import ModelObserved
 from structuredllm_operator.quarantine_source import QuarantineSource
 
 
@@ -35,6 +39,7 @@ async def observe(
     namespace: str,
     name: str,
     quarantines: QuarantineSource | None = None,
+    progress: ProgressSource | None = None,
 ) -> Observed | None:
     """Return the snapshot, or None when the resource does not exist.
 
@@ -44,6 +49,7 @@ async def observe(
         namespace: of the resource.
         name: of the resource.
         quarantines: asks the gateways; None = there are none to ask.
+        progress: asks running downloads of models; None = nobody is asked.
 
     Raises:
         KubeError: a read failed; the caller tries again later.
@@ -58,6 +64,8 @@ async def observe(
     listed = await client.list(POD, namespace, label_selector=selector_string(name))
     pods = tuple(sorted((to_pod(body) for body in listed), key=lambda pod: (pod.name, pod.uid)))
     live = [pod for pod in pods if pod.live_container and pod.ip and not pod.terminating]
+    if ((resource.get("spec") or {}).get("engine") or {}).get("type") == EngineType.LMDEPLOY:
+        live = []  # it has no telemetry port
     said = await quarantines.fetch() if quarantines is not None else None
     reports = await asyncio.gather(*(engines.fetch(pod) for pod in live))
     by_kind = {
@@ -68,6 +76,7 @@ async def observe(
         children=tuple(Child(kind, _is_owned(child, metadata["uid"])) for kind, child in by_kind.items()),
         deployment=to_deployment(by_kind.get(DEPLOYMENT.kind)),
         pods=pods,
+        model=await observe_model(client, resource, progress),
         engines={pod.uid: report for pod, report in zip(live, reports, strict=True)},
         quarantined=None
         if said is None
@@ -88,6 +97,7 @@ def _snapshot(
     pods: tuple[Pod, ...] = (),
     engines: Mapping[str, EngineReport] | None = None,
     quarantined: Mapping[str, Quarantine] | None = None,
+    model: ModelObserved | None = None,
 ) -> Observed:
     metadata = resource["metadata"]
     return Observed(
@@ -103,6 +113,7 @@ def _snapshot(
         pods=pods,
         engines=engines or {},
         quarantined=quarantined,
+        model=model,
     )
 
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from structuredllm_operator.api import conditions as api
 from structuredllm_operator.api.conditions import FALSE, TRUE, UNKNOWN, Condition, Reason, truncate
-from structuredllm_operator.api.engine_spec import PatchPolicy
 from structuredllm_operator.api.labels import HTTP_PORT, selector_string
 from structuredllm_operator.api.names import child_name, gate_text
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec, WarmupPolicy
 from structuredllm_operator.plan.failures import Failure, find_failure
 from structuredllm_operator.plan.gate import GateWrite
+from structuredllm_operator.plan.model_ready import held_workload
 from structuredllm_operator.plan.observed import EngineInfo, Gate, Observed, Pod
 from structuredllm_operator.plan.plan import Plan
 from structuredllm_operator.plan.quarantine import quarantined
@@ -46,7 +46,16 @@ _WORKLOAD_ORDER: Final = (
     Reason.REPLICA_FAILURE,
     Reason.PENDING,
 )
-_PASSING: Final = frozenset({Reason.PENDING, *_GATE_ORDER[-3:], Reason.NOT_REPORTED, Reason.NONE_QUARANTINED})
+_PASSING: Final = frozenset(
+    {
+        Reason.PENDING,
+        *_GATE_ORDER[-3:],
+        Reason.NOT_REPORTED,
+        Reason.NONE_QUARANTINED,
+        Reason.DOWNLOADING,
+        Reason.PVC_PENDING,
+    }
+)
 """Reasons that time alone can cure: they do not outrank a real failure."""
 
 _GATE_CURES: Final[Mapping[str, str]] = {
@@ -120,6 +129,8 @@ def make_report(observed: Observed, plan: Plan, *, now: str, gateway_url: str = 
     info = _first_info(observed, current)
     if info is not None:
         status["engine"] = _engine_status(info)
+    if plan.model.status is not None:
+        status["model"] = dict(plan.model.status)
     failure = _last_failure(observed, pods, now)
     if failure is not None:
         status["lastFailure"] = failure
@@ -160,9 +171,11 @@ def _conditions(observed: Observed, plan: Plan, pods: list[Pod], current: list[P
         yield Condition(api.WORKLOAD_READY, FALSE, Reason.NAME_CONFLICT, text)
         yield Condition(api.READY, FALSE, Reason.NAME_CONFLICT, text)
         return
-    parts = [_workload(observed, spec, current)]
+    parts = [plan.model.condition] if plan.model.condition is not None else []
+    parts.append(held_workload() if plan.model.held and not current else _workload(observed, spec, current))
     if spec.replicas > 0:
-        parts += [_topology(plan.topology, current), _structured(spec, current)]
+        parts += [_topology(plan.topology, current)] if spec.engine.reports_itself else []
+        parts.append(_structured(spec, current))
     yield from parts
     serving = sum(pod.serving for pod in current)
     yield _ready(spec, parts, serving)
@@ -279,7 +292,7 @@ def _ready(spec: StructuredLLMSpec, parts: Sequence[Condition], serving: int) ->
 
 def _is_needed(spec: StructuredLLMSpec, part: Condition) -> bool:
     if part.type == api.TOPOLOGY_VERIFIED:
-        return spec.engine.patches is PatchPolicy.REQUIRED
+        return spec.engine.needs_patches
     if part.type == api.STRUCTURED_READY:
         return spec.warmup.policy is WarmupPolicy.REQUIRED
     return True

@@ -17,6 +17,8 @@ NAME_LABEL: Final = f"{GROUP}/name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 COMPONENT_ENGINE: Final = "engine"
+COMPONENT_DOWNLOAD: Final = "model-download"
+"""Claim, Job and pod that bring a model; engines' selectors must not match them."""
 MANAGED_BY: Final = "structuredllm-operator"
 TEMPLATE_HASH_ANNOTATION: Final = f"{GROUP}/template-revision-hash"
 
@@ -84,6 +86,11 @@ def child_labels(name: str) -> dict[str, str]:
 def selector_labels(name: str) -> dict[str, str]:
     """Return the immutable subset of labels that selects the pods of the resource `name`."""
     return {NAME_LABEL: name, COMPONENT_LABEL: COMPONENT_ENGINE}
+
+
+def download_selector(name: str) -> str:
+    """Return the label selector of Jobs and pods that fetch the model of the resource `name`."""
+    return f"{COMPONENT_LABEL}={COMPONENT_DOWNLOAD},{NAME_LABEL}={name}"
 
 
 def selector_string(name: str) -> str:
