@@ -32,6 +32,7 @@ class FakeHub:
         busy: how many requests get HTTP 503 first.
         ignores_ranges: send every file from its start.
         asked: (path, Range header) of every request for a file.
+        host: address to listen on.
     """
 
     repo: str = "org/model"
@@ -45,6 +46,7 @@ class FakeHub:
     ignores_ranges: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
+    host: str = "127.0.0.1"
 
     def __enter__(self) -> Self:
         hub = self
@@ -56,9 +58,9 @@ class FakeHub:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
                 return
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((self.host, 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{self.host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         )

@@ -129,8 +129,11 @@ def make_report(observed: Observed, plan: Plan, *, now: str, gateway_url: str = 
     info = _first_info(observed, current)
     if info is not None:
         status["engine"] = _engine_status(info)
-    if plan.model.status is not None:
-        status["model"] = dict(plan.model.status)
+    # Where nothing was decided, what is known of a copy stays true.
+    undecided = plan.spec is None or plan.conflicts
+    model = observed.status.get("model") if undecided else plan.model.status
+    if model is not None:
+        status["model"] = dict(model)
     failure = _last_failure(observed, pods, now)
     if failure is not None:
         status["lastFailure"] = failure

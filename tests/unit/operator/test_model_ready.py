@@ -97,6 +97,16 @@ def test_a_finished_download_is_remembered_when_its_job_is_gone() -> None:
     assert not report.changed
 
 
+def test_what_is_remembered_outlives_a_spec_that_is_wrong_for_a_while() -> None:
+    """Otherwise the mended spec would be not ready until a second Job had looked."""
+    wrong = raw_spec(model=MODEL, engine={"image": "i", "args": ["--tensor-par=2"]})
+    _, report = decide(observed(raw=wrong, model=seen(), status=finished()))
+    assert report.status["model"] == finished()["model"]
+    foreign = (Child("Service", False),)
+    _, report = decide(observed(raw=RAW, model=seen(), status=finished(), children=foreign))
+    assert report.status["model"] == finished()["model"]
+
+
 def test_another_claim_of_the_same_name_is_empty() -> None:
     other = dataclasses.replace(BOUND, uid="claim-2")
     plan, report = decide(observed(raw=RAW, model=seen(claim=other), status=finished()))
