@@ -78,8 +78,12 @@ async def test_engines_come_after_the_model(
         body = await wait_condition(client, namespace, "ModelReady", "False", "AuthFailed")
         await wait_condition(client, namespace, "Ready", "False", "AuthFailed")
         assert await client.get(DEPLOYMENT, namespace, "toy-engine") is None
-        described = api.kubectl("describe", "sllm", "toy", "-n", namespace)
-        assert "ModelReady is False: the hub refuses org/m: correct the Secret" in described
+
+        async def described() -> bool:
+            text = api.kubectl("describe", "sllm", "toy", "-n", namespace)
+            return "ModelReady is False: the hub refuses org/m: correct the Secret" in text
+
+        await eventually("the event", described)
         done = ended(0, {"commit": "c" * 40, "sizeBytes": 1 << 30})
         await play(client, kube, namespace, "Succeeded", {"state": {"terminated": done}})
         body = await wait_condition(client, namespace, "ModelReady", "True", "ModelCached")
@@ -93,6 +97,13 @@ async def test_engines_come_after_the_model(
         # Its Job goes with time; the status remembers, so nothing is fetched again.
         api.kubectl("delete", "jobs", "--all", "-n", namespace)
     async with operator():
+        api.kubectl("scale", "sllm", "toy", "-n", namespace, "--replicas=2")
+
+        async def looked() -> bool:
+            found = await client.get(STRUCTURED_LLM, namespace, "toy") or {}
+            return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
+
+        await eventually("a look of the new operator", looked)
         await wait_condition(client, namespace, "ModelReady", "True", "ModelCached")
         assert not await client.list(JOB, namespace, label_selector=SELECTOR)
     api.kubectl("delete", "sllm", "toy", "-n", namespace)
