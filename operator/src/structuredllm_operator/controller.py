@@ -17,7 +17,9 @@ from structuredllm_operator.gate_runner import GateRunner, ResourceKey
 from structuredllm_operator.kube.client import KubeClient
 from structuredllm_operator.kube.served import ServedKinds
 from structuredllm_operator.metrics import Metrics
+from structuredllm_operator.model_progress import ProgressSource
 from structuredllm_operator.observe import observe
+from structuredllm_operator.plan.model_cache import Downloader
 from structuredllm_operator.plan.observed import Observed
 from structuredllm_operator.plan.plan import Plan, make_plan
 from structuredllm_operator.quarantine_source import QuarantineSource
@@ -45,6 +47,8 @@ class Controller:
         resync_seconds: a resource is looked at again after this time, whatever happened.
         gateway_url: goes to status.url; empty for the engine's own Service.
         quarantines: asks the gateways which pods they keep traffic from; None without gateways.
+        progress: asks running downloads of models how far they are; None = nobody is asked.
+        downloader: the image that fetches models; None = models are not fetched to claims.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class Controller:
         resync_seconds: float,
         gateway_url: str = "",
         quarantines: QuarantineSource | None = None,
+        progress: ProgressSource | None = None,
+        downloader: Downloader | None = None,
     ) -> None:
         self._client = client
         self._engines = engines
@@ -70,6 +76,8 @@ class Controller:
         self._gateway_url = gateway_url
         self._quarantines = quarantines
         self._served = ServedKinds(client, monotonic=monotonic)
+        self._progress = progress
+        self._downloader = downloader
 
     async def reconcile(self, key: ResourceKey) -> float | None:
         """Reconcile one resource; returns the seconds until the next look, None when it is gone.
@@ -94,7 +102,13 @@ class Controller:
     async def _reconcile(self, key: ResourceKey) -> float | None:
         namespace, name = key
         observed = await observe(
-            self._client, self._engines, namespace, name, self._quarantines, self._served
+            self._client,
+            self._engines,
+            namespace,
+            name,
+            self._quarantines,
+            self._served,
+            self._progress,
         )
         if observed is None or observed.deleting:
             self._runner.keep(key, ())
@@ -105,7 +119,7 @@ class Controller:
             (pod.uid, pod.container_id) for pod in observed.pods if pod.container_id and not pod.terminating
         }
         self._runner.keep(key, alive)
-        plan = make_plan(observed, self._runner.runs(key), self._runner.now)
+        plan = make_plan(observed, self._runner.runs(key), self._runner.now, self._downloader)
         now = rfc3339(self._clock())
         # Gates first: a restarted container must lose its gate even when applying children fails.
         await write_gates(self._client, namespace, observed, plan.gate_writes, now)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from structuredllm_operator.api.engine_spec import EngineType
 from structuredllm_operator.api.labels import (
     ENGINE_CONTAINER,
     GATE_CONDITION,
@@ -25,6 +26,8 @@ from structuredllm_operator.kube.client import (
     KubeClient,
 )
 from structuredllm_operator.kube.served import ServedKinds
+from structuredllm_operator.model_progress import ProgressSource
+from structuredllm_operator.observe_model import observe_model
 from structuredllm_operator.plan import groups
 from structuredllm_operator.plan.observed import (
     Child,
@@ -37,6 +40,7 @@ from structuredllm_operator.plan.observed import (
     Quarantine,
     Termination,
 )
+from structuredllm_operator.plan.observed_model import ModelObserved
 from structuredllm_operator.quarantine_source import QuarantineSource
 
 LWS_WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -52,6 +56,7 @@ async def observe(
     name: str,
     quarantines: QuarantineSource | None = None,
     served: ServedKinds | None = None,
+    progress: ProgressSource | None = None,
 ) -> Observed | None:
     """Return the snapshot, or None when the resource does not exist.
 
@@ -62,6 +67,7 @@ async def observe(
         name: of the resource.
         quarantines: asks the gateways; None = there are none to ask.
         served: knows which optional kinds the cluster has; None = asked anew each time.
+        progress: asks running downloads of models; None = nobody is asked.
 
     Raises:
         KubeError: a read failed; the caller tries again later.
@@ -80,6 +86,8 @@ async def observe(
         sorted((to_pod(body) for body in listed), key=lambda pod: (pod.name, pod.uid))
     )
     live = [pod for pod in pods if pod.live_container and pod.ip and not pod.terminating]
+    if ((resource.get("spec") or {}).get("engine") or {}).get("type") == EngineType.LMDEPLOY:
+        live = []  # it has no telemetry port
     said = await quarantines.fetch() if quarantines is not None else None
     reports = await asyncio.gather(*(engines.fetch(pod) for pod in live))
     by_kind = {kind.kind: child for kind, child in zip(kinds, children, strict=True) if child is not None}
@@ -90,6 +98,7 @@ async def observe(
         pods=pods,
         workers=workers,
         groups_served=groups_served,
+        model=await observe_model(client, resource, progress),
         engines={pod.uid: report for pod, report in zip(live, reports, strict=True)},
         quarantined=None
         if said is None
@@ -112,6 +121,7 @@ def _snapshot(
     groups_served: bool = True,
     engines: Mapping[str, EngineReport] | None = None,
     quarantined: Mapping[str, Quarantine] | None = None,
+    model: ModelObserved | None = None,
 ) -> Observed:
     metadata = resource["metadata"]
     return Observed(
@@ -129,6 +139,7 @@ def _snapshot(
         groups_served=groups_served,
         engines=engines or {},
         quarantined=quarantined,
+        model=model,
     )
 
 

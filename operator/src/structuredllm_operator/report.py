@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from structuredllm_operator.api import conditions as api
 from structuredllm_operator.api.conditions import FALSE, TRUE, UNKNOWN, Condition, Reason, truncate
-from structuredllm_operator.api.engine_spec import PatchPolicy
 from structuredllm_operator.api.labels import HTTP_PORT, selector_string
 from structuredllm_operator.api.names import child_name, gate_text
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec, WarmupPolicy
@@ -20,6 +19,7 @@ from structuredllm_operator.plan.failures import Failure
 from structuredllm_operator.plan.gate import GateWrite
 from structuredllm_operator.plan.known_bad import find_risks, spec_warning
 from structuredllm_operator.plan.leader_worker_set import is_multi_node
+from structuredllm_operator.plan.model_ready import held_workload
 from structuredllm_operator.plan.observed import EngineInfo, Gate, Observed, Pod
 from structuredllm_operator.plan.plan import Plan
 from structuredllm_operator.plan.quarantine import quarantined
@@ -56,7 +56,16 @@ _WORKLOAD_ORDER: Final = (
     Reason.REPLICA_FAILURE,
     Reason.PENDING,
 )
-_PASSING: Final = frozenset({Reason.PENDING, *_GATE_ORDER[-3:], Reason.NOT_REPORTED, Reason.NONE_QUARANTINED})
+_PASSING: Final = frozenset(
+    {
+        Reason.PENDING,
+        *_GATE_ORDER[-3:],
+        Reason.NOT_REPORTED,
+        Reason.NONE_QUARANTINED,
+        Reason.DOWNLOADING,
+        Reason.PVC_PENDING,
+    }
+)
 """Reasons that time alone can cure: they do not outrank a real failure."""
 
 _GATE_CURES: Final[Mapping[str, str]] = {
@@ -130,6 +139,11 @@ def make_report(observed: Observed, plan: Plan, *, now: str, gateway_url: str = 
     info = _first_info(observed, current)
     if info is not None:
         status["engine"] = _engine_status(info)
+    # Where nothing was decided, what is known of a copy stays true.
+    undecided = plan.spec is None or plan.conflicts
+    model = observed.status.get("model") if undecided else plan.model.status
+    if model is not None:
+        status["model"] = dict(model)
     failure = _last_failure(observed, pods, now)
     if failure is not None:
         status["lastFailure"] = failure
@@ -178,9 +192,12 @@ def _conditions(
     if plan.missing_kind:
         yield from missing_kind(plan.missing_kind)
         return
-    parts = [_workload(observed, plan, spec, current, now)]
+    parts = [plan.model.condition] if plan.model.condition is not None else []
+    held = plan.model.held and not current
+    parts.append(held_workload() if held else _workload(observed, plan, spec, current, now))
     if spec.replicas > 0:
-        parts += [_topology(plan.topology, current), _structured(spec, current)]
+        parts += [_topology(plan.topology, current)] if spec.engine.reports_itself else []
+        parts.append(_structured(spec, current))
     yield from parts
     serving = sum(pod.serving for pod in current)
     yield _ready(spec, parts, serving)
@@ -302,7 +319,7 @@ def _ready(spec: StructuredLLMSpec, parts: Sequence[Condition], serving: int) ->
 
 def _is_needed(spec: StructuredLLMSpec, part: Condition) -> bool:
     if part.type == api.TOPOLOGY_VERIFIED:
-        return spec.engine.patches is PatchPolicy.REQUIRED
+        return spec.engine.needs_patches
     if part.type == api.STRUCTURED_READY:
         return spec.warmup.policy is WarmupPolicy.REQUIRED
     return True

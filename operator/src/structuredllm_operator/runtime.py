@@ -25,6 +25,8 @@ from structuredllm_operator.gate_runner import GateRunner, ResourceKey
 from structuredllm_operator.handlers.registry import build_registry, build_settings
 from structuredllm_operator.kube.client import KubeClient
 from structuredllm_operator.metrics import Metrics
+from structuredllm_operator.model_progress import HttpProgress
+from structuredllm_operator.plan.model_cache import Downloader
 from structuredllm_operator.prober import Prober
 from structuredllm_operator.quarantine_source import HttpQuarantines
 from structuredllm_operator.settings import Settings
@@ -99,9 +101,17 @@ def _build(
         resync_seconds=settings.resync_seconds,
         gateway_url=settings.gateway_url,
         quarantines=_quarantines(settings, http),
+        progress=HttpProgress(http, timeout_seconds=settings.info_timeout_seconds),
+        downloader=_downloader(settings),
     )
     queue = WorkQueue(controller.reconcile, workers=settings.workers, jitter=lambda: chance.uniform(0.9, 1.1))
     return queue, runner
+
+
+def _downloader(settings: Settings) -> Downloader | None:
+    if not settings.downloader_image:
+        return None
+    return Downloader(settings.downloader_image, settings.downloader_image_pull_policy)
 
 
 def _quarantines(settings: Settings, http: httpx.AsyncClient) -> HttpQuarantines | None:

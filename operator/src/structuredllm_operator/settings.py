@@ -60,6 +60,11 @@ class Settings(BaseSettings):
     """Time-out of one call to the API server."""
     info_timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 3.0
     """Time-out of one call to an engine's telemetry port."""
+    downloader_image: str = ""
+    """Image that fetches models to cache claims, the operator's own. Empty: a resource with spec.model.cache
+    stays not ready and says so."""
+    downloader_image_pull_policy: str = "IfNotPresent"
+    """When that image is pulled: Always, IfNotPresent or Never."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 (scraped from other pods)
     """Address on which /metrics listens."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9090

@@ -85,6 +85,7 @@ def operator(api: ApiServer, namespace: str) -> Callable[..., contextlib.Abstrac
             metrics_port=0,
             liveness_port=0,
             gateway_url="http://gateway.test",
+            downloader_image="example/operator:1",
         )
         stop, ready = asyncio.Event(), asyncio.Event()
         task = asyncio.create_task(run_operator(settings, stop=stop, ready=ready))

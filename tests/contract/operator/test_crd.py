@@ -48,7 +48,50 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "scheme",
         {"model.uri": "s3://bucket/x"},
-        "spec.model.uri must be hf://org/repo, pvc://claim/path or file:///",
+        "spec.model.uri must be hf://org/repo, pvc://claim/path, oci://registry/image or file:///",
+    ),
+    ("image without registry", {"model.uri": "oci://image"}, "spec.model.uri must be"),
+    ("cache elsewhere", {"model.cache": {"claimName": "a"}}, "spec.model.cache works only with an hf:// uri"),
+    ("path elsewhere", {"model.path": "a"}, "spec.model.path works only with an oci:// uri"),
+    (
+        "cache of both kinds",
+        {"model": {"uri": "hf://o/m", "cache": {"claimName": "a", "size": "1Gi"}}},
+        "give exactly one",
+    ),
+    (
+        "size that is none",
+        {"model": {"uri": "hf://o/m", "cache": {"size": "big"}}},
+        "spec.model.cache.size must be a quantity",
+    ),
+    ("cache of no kind", {"model": {"uri": "hf://o/m", "cache": {}}}, "give exactly one"),
+    (
+        "class of a claim that exists",
+        {"model": {"uri": "hf://o/m", "cache": {"claimName": "a", "storageClassName": "b"}}},
+        "are for a claim that is made",
+    ),
+    (
+        "offline without a model",
+        {"model": {"uri": "hf://o/m", "offline": True}},
+        "spec.model.offline with an hf:// uri needs spec.model.cache",
+    ),
+    (
+        "lmdeploy with a pipeline",
+        {"engine.type": "lmdeploy"},
+        "spec.parallelism.pipeline must be 1 with spec.engine.type lmdeploy",
+    ),
+    (
+        "lmdeploy on cpu",
+        {"engine.type": "lmdeploy", "engine.accelerator": "cpu", "parallelism.pipeline": 1},
+        "spec.engine.accelerator must be gpu with spec.engine.type lmdeploy",
+    ),
+    (
+        "lmdeploy with guidance",
+        {
+            "engine.type": "lmdeploy",
+            "parallelism.pipeline": 1,
+            "structuredOutput.backend": "guidance",
+        },
+        "spec.structuredOutput.backend must be xgrammar or auto",
     ),
     ("hf without org", {"model.uri": "hf://model"}, "spec.model.uri must be"),
     ("relative file", {"model.uri": "file://models"}, "spec.model.uri must be"),

@@ -67,7 +67,7 @@ async def test_the_documented_rights_are_enough_for_the_whole_life_of_a_resource
 ) -> None:
     """Ready, an event, a budget made and deleted, and garbage collection allowed to block on children."""
     rules = documented_rules()
-    assert len(rules) == 10
+    assert len(rules) == 12
     assert "*" not in str(rules)
     kubeconfig = restricted_kubeconfig(api, namespace, tmp_path)
     kubelet = FakeKubelet(kube, namespace, Script(ip=pod_ip))

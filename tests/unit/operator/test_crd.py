@@ -35,6 +35,7 @@ def test_every_node_is_structural() -> None:
         assert not FORBIDDEN & set(node), path
         assert ("type" in node) != bool(node.get("x-kubernetes-int-or-string")), path
         assert node.get("additionalProperties") is not False, path
+        assert node.get("default", "none") is not None, f"{path}: the server drops a null default"
 
 
 def test_every_field_is_described() -> None:

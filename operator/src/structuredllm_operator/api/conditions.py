@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 SPEC_VALID: Final = "SpecValid"
+MODEL_READY: Final = "ModelReady"
 WORKLOAD_READY: Final = "WorkloadReady"
 TOPOLOGY_VERIFIED: Final = "TopologyVerified"
 STRUCTURED_READY: Final = "StructuredReady"
@@ -19,6 +20,7 @@ SPEC_WARNING: Final = "SpecWarning"
 """Abnormal when True: the spec is valid, but known to go wrong; absent otherwise."""
 ORDER: Final = (
     SPEC_VALID,
+    MODEL_READY,
     WORKLOAD_READY,
     TOPOLOGY_VERIFIED,
     STRUCTURED_READY,
@@ -88,6 +90,23 @@ class Reason:
     ROLLOUT_IN_PROGRESS: Final = "RolloutInProgress"
     ROLLOUT_COMPLETE: Final = "RolloutComplete"
     PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
+    # ModelReady
+    MODEL_CACHED: Final = "ModelCached"
+    MODEL_LOADED: Final = "ModelLoaded"
+    DOWNLOADING: Final = "Downloading"
+    PVC_PENDING: Final = "PVCPending"
+    PVC_MISSING: Final = "PVCMissing"
+    AUTH_FAILED: Final = "AuthFailed"
+    REVISION_NOT_FOUND: Final = "RevisionNotFound"
+    REPOSITORY_NOT_FOUND: Final = "RepositoryNotFound"
+    MODEL_NOT_FOUND: Final = "ModelNotFound"
+    DISK_FULL: Final = "DiskFull"
+    CACHE_NOT_WRITABLE: Final = "CacheNotWritable"
+    CHECKSUM_MISMATCH: Final = "ChecksumMismatch"
+    HUB_UNREACHABLE: Final = "HubUnreachable"
+    NOT_CACHED: Final = "NotCached"
+    DOWNLOAD_FAILED: Final = "DownloadFailed"
+    DOWNLOADER_MISSING: Final = "DownloaderMissing"
 
 
 @dataclass(frozen=True)

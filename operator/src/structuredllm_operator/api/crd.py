@@ -112,7 +112,9 @@ def structural_schema(model: type[BaseModel]) -> Schema:
 def _convert(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     merged = _inline(node, defs)
     if merged.get("x-kubernetes-int-or-string"):
-        kept: Schema = {key: merged[key] for key in ("description", "default") if key in merged}
+        kept: Schema = {key: merged[key] for key in ("default",) if merged.get(key) is not None}
+        if "description" in merged:
+            kept["description"] = " ".join(str(merged["description"]).split())
         return {
             **kept,
             "x-kubernetes-int-or-string": True,

@@ -19,6 +19,13 @@ class Accelerator(StrEnum):
     CPU = "cpu"
 
 
+class EngineType(StrEnum):
+    """Which engine runs in the image."""
+
+    VLLM = "vllm"
+    LMDEPLOY = "lmdeploy"
+
+
 class PatchPolicy(StrEnum):
     """What happens when an engine patch is not active."""
 
@@ -114,8 +121,22 @@ _OWNED_TEST: Final = f"a.matches(r'{_OWNED_PATTERN}')"
 class EngineSpec(Model):
     """The engine image and how it is started."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.type != 'lmdeploy' || self.accelerator == 'gpu'",
+                "spec.engine.accelerator must be gpu with spec.engine.type lmdeploy: its TurboMind has no CPU"
+                " build",
+            ),
+        )
+    )
+
+    type: EngineType = EngineType.VLLM
+    """`vllm`: vLLM with the structuredllm engine patches. `lmdeploy`: LMDeploy's api_server with TurboMind,
+    0.16.0 or newer; it has no pipeline parallelism and no patches, and disableAnyWhitespace has no effect on
+    it. The gate is the same. Default: vllm."""
     image: Annotated[str, Field(min_length=1, max_length=512)]
-    """Image with vLLM and the structuredllm engine patches. Required.
+    """Image with vLLM and the structuredllm engine patches, or with LMDeploy. Required.
     Example: `example/vllm-structuredllm:0.32.0`."""
     image_pull_policy: PullPolicy = PullPolicy.IF_NOT_PRESENT
     """When the image is pulled. Default: IfNotPresent."""
@@ -127,7 +148,7 @@ class EngineSpec(Model):
     """Extended resource that stands for one GPU. Default: nvidia.com/gpu. Example: `amd.com/gpu`."""
     patches: PatchPolicy = PatchPolicy.REQUIRED
     """Required: a pod whose engine lacks an active patch never becomes ready. Optional: it may. Disabled:
-    the patches are switched off in the engine. Default: Required."""
+    the patches are switched off in the engine. Only with type vllm. Default: Required."""
     async_scheduling: bool = True
     """Schedule the next engine step while the last one still runs. Default: true."""
     args: Annotated[
@@ -147,7 +168,8 @@ class EngineSpec(Model):
             ),
         ),
     ] = []
-    """Further `vllm serve` arguments. Those that follow from the spec are refused. Default: none.
+    """Further arguments of `vllm serve` or `lmdeploy serve api_server`. Those that follow from the spec
+    are refused. Default: none.
     Example: `["--max-model-len=8192"]`."""
     env: Annotated[
         list[EnvVar],
@@ -158,3 +180,13 @@ class EngineSpec(Model):
     ] = []
     """Environment variables of the engine container. Default: none.
     Example: `[{name: VLLM_LOGGING_LEVEL, value: DEBUG}]`."""
+
+    @property
+    def reports_itself(self) -> bool:
+        """Whether the engine answers on a telemetry port what it runs."""
+        return self.type is EngineType.VLLM
+
+    @property
+    def needs_patches(self) -> bool:
+        """Whether a pod must show active patches before it may serve."""
+        return self.type is EngineType.VLLM and self.patches is PatchPolicy.REQUIRED

@@ -19,6 +19,8 @@ MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 COMPONENT_ENGINE: Final = "engine"
 COMPONENT_WORKER: Final = "engine-worker"
 """Pods of a multi-node engine that answer no requests: all but the leader."""
+COMPONENT_DOWNLOAD: Final = "model-download"
+"""Claim, Job and pod that bring a model; engines' selectors must not match them."""
 MANAGED_BY: Final = "structuredllm-operator"
 POD_COMPONENTS: Final = f"{COMPONENT_LABEL} in ({COMPONENT_ENGINE},{COMPONENT_WORKER})"
 """Label selector of the pods of all engines; those that answer requests have the first component."""
@@ -113,6 +115,11 @@ def selector_labels(name: str) -> dict[str, str]:
 def pod_selector_string(name: str) -> str:
     """Return the label selector of all pods of the resource `name`, the workers of groups too."""
     return f"{POD_COMPONENTS},{NAME_LABEL}={name}"
+
+
+def download_selector(name: str) -> str:
+    """Return the label selector of Jobs and pods that fetch the model of the resource `name`."""
+    return f"{COMPONENT_LABEL}={COMPONENT_DOWNLOAD},{NAME_LABEL}={name}"
 
 
 def selector_string(name: str) -> str:

@@ -10,6 +10,16 @@ def child_name(name: str) -> str:
     return f"{name}-engine"
 
 
+def model_claim_name(name: str) -> str:
+    """Return the name of the claim that is made for the model of the resource `name`."""
+    return f"{name}-model"
+
+
+def model_job_name(name: str, digest: str) -> str:
+    """Return the name of the Job that fetches what `digest` stands for."""
+    return f"{name}-model-{digest}"
+
+
 def gate_message(container_id: str, text: str) -> str:
     """Bind a gate message to the container that it speaks of: `[containerd://abc] text`."""
     return f"[{container_id}] {text}"

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from structuredllm_operator.api.base import Model
+from structuredllm_operator.api.model_spec import ModelStatus
 
 
 class ConditionStatus(Model):
@@ -81,6 +82,8 @@ class StructuredLLMStatus(Model):
     """Hash of the current pod template."""
     engine: EngineStatus | None = None
     """What the engine itself reports."""
+    model: ModelStatus | None = None
+    """The copy of the model on the cache claim."""
     last_failure: FailureStatus | None = None
     """The latest failure of a pod."""
     conditions: Annotated[

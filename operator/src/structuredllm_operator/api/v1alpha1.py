@@ -5,12 +5,13 @@ docstrings, so each says default, unit and an example. Must not import kopf, Kub
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from structuredllm_operator.api.base import KeySelector, Model, Quantities, ShortText, rule, rules
+from structuredllm_operator.api.base import Model, Quantities, ShortText, rule, rules
 from structuredllm_operator.api.engine_spec import EngineSpec
+from structuredllm_operator.api.model_spec import ModelSpec
 from structuredllm_operator.api.multi_node_spec import (
     POD_WORKERS,
     POD_WORKERS_IN_WORDS,
@@ -57,59 +58,6 @@ class RoutingPolicy(StrEnum):
     LEAST_OUTSTANDING = "LeastOutstanding"
     PREFIX_HASH = "PrefixHash"
     SESSION = "Session"
-
-
-_URI: Final = r"^(hf://[^/\s]+/[^/\s]+|pvc://[a-z0-9][-a-z0-9.]*(/\S*)?|file:///\S+)$"
-
-
-class ModelSpec(Model):
-    """Which model the engine serves."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            rule(
-                "!has(self.revision) || self.uri.startsWith('hf://')",
-                "spec.model.revision works only with an hf:// uri: remove it, or use spec.model.uri hf://org/repo",
-            ),
-            rule(
-                "!has(self.secretRef) || self.uri.startsWith('hf://')",
-                "spec.model.secretRef works only with an hf:// uri: remove it, or use spec.model.uri hf://org/repo",
-            ),
-            rule(
-                "!self.uri.contains('/../') && !self.uri.endsWith('/..')",
-                "spec.model.uri must not contain '..': give the path without it",
-            ),
-        )
-    )
-
-    uri: Annotated[
-        str,
-        Field(
-            max_length=1024,
-            json_schema_extra=rules(
-                rule(
-                    f"self.matches(r'{_URI}')",
-                    "spec.model.uri must be hf://org/repo, pvc://claim/path or file:///directory (in the"
-                    " image)",
-                )
-            ),
-        ),
-    ]
-    """Where the model is. Required. `hf://org/repo` is fetched from the Hugging Face hub, `pvc://claim/path`
-    is a directory on a claim (mounted read-only), `file:///dir` is a directory inside the engine image.
-    Example: `hf://Qwen/Qwen3-8B`."""
-    revision: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
-        default=None, json_schema_extra={"nullable": True}
-    )
-    """Branch, tag or commit on the hub; only with `hf://`. Default: the repository's main branch.
-    Example: `9c3f1e2`."""
-    name: (
-        Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")] | None
-    ) = None
-    """Model name in requests. Default: the resource's name. Example: `qwen3-8b`."""
-    secret_ref: KeySelector | None = None
-    """Secret key with the hub token; only with `hf://`. Default: none.
-    Example: `{name: hf-token, key: token}`."""
 
 
 class ParallelismSpec(Model):
@@ -287,6 +235,15 @@ class StructuredLLMSpec(Model):
         json_schema_extra=rules(
             *WORKER_RULES,
             *CLAIM_RULES,
+            rule(
+                "self.engine.type != 'lmdeploy' || self.parallelism.pipeline == 1",
+                "spec.parallelism.pipeline must be 1 with spec.engine.type lmdeploy, which has no pipeline"
+                " parallelism: use spec.parallelism.tensor",
+            ),
+            rule(
+                "self.engine.type != 'lmdeploy' || self.structuredOutput.backend != 'guidance'",
+                "spec.structuredOutput.backend must be xgrammar or auto with spec.engine.type lmdeploy",
+            ),
             _gpu_rule("limits"),
             _gpu_rule("requests"),
             _no_gpu_rule("limits"),

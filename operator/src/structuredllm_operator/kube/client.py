@@ -53,12 +53,14 @@ SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "/api/v1", "serviceaccounts")
 PDB: Final = Kind("PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets")
 POD: Final = Kind("Pod", "/api/v1", "pods")
 EVENT: Final = Kind("Event", "/api/v1", "events")
+PVC: Final = Kind("PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims")
+JOB: Final = Kind("Job", "/apis/batch/v1", "jobs")
 
 CHILD_KINDS: Final = (SERVICE_ACCOUNT, SERVICE, PDB, DEPLOYMENT)
 OPTIONAL_CHILD_KINDS: Final = (LEADER_WORKER_SET,)
 """Kinds of children that a cluster may not know."""
 KINDS: Final[Mapping[str, Kind]] = {
-    kind.kind: kind for kind in (STRUCTURED_LLM, *CHILD_KINDS, *OPTIONAL_CHILD_KINDS, POD, EVENT)
+    kind.kind: kind for kind in (STRUCTURED_LLM, *CHILD_KINDS, *OPTIONAL_CHILD_KINDS, POD, EVENT, PVC, JOB)
 }
 
 
@@ -118,9 +120,11 @@ class KubeClient:
         )
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete the object; one that is gone already is fine."""
+        """Delete the object and what it owns; one that is gone already is fine."""
+        # Said aloud because the API server's default for a Job is to orphan its pods.
+        how = [("propagationPolicy", "Background")]
         try:
-            await self._call("delete", kind.path(namespace, name))
+            await self._call("delete", kind.path(namespace, name), query_params=how)
         except NotFoundError:
             return
 

@@ -18,37 +18,9 @@ from structuredllm_operator.api.labels import (
     TELEMETRY_PORT,
 )
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec
+from structuredllm_operator.plan.model_source import hub_env, model_path, needs_hub
 
-PVC_MOUNT: Final = "/models/pvc"
-CACHE_MOUNT: Final = "/var/cache/structuredllm"
-
-_HF: Final = "hf://"
-_PVC: Final = "pvc://"
-_FILE: Final = "file://"
 _SHORTEST_ABBREVIATION: Final = 4
-
-
-def model_path(spec: StructuredLLMSpec) -> str:
-    """Return what `vllm serve` gets as the model: a hub repository or a directory in the container."""
-    uri = spec.model.uri
-    if uri.startswith(_HF):
-        return uri.removeprefix(_HF)
-    if uri.startswith(_PVC):
-        _, _, path = uri.removeprefix(_PVC).partition("/")
-        return f"{PVC_MOUNT}/{path}".rstrip("/")
-    return uri.removeprefix(_FILE)
-
-
-def claim_name(spec: StructuredLLMSpec) -> str | None:
-    """Return the persistent volume claim of a `pvc://` model, else None."""
-    if not spec.model.uri.startswith(_PVC):
-        return None
-    return spec.model.uri.removeprefix(_PVC).partition("/")[0]
-
-
-def is_hub_model(spec: StructuredLLMSpec) -> bool:
-    """Whether the engine fetches the model from the hub."""
-    return spec.model.uri.startswith(_HF)
 
 
 def served_name(spec: StructuredLLMSpec, name: str) -> str:
@@ -78,7 +50,7 @@ def build_args(spec: StructuredLLMSpec, name: str) -> list[str]:
         args.append("--distributed-executor-backend=mp")
     if spec.parallelism.data > 1:
         args.append(f"--data-parallel-size={spec.parallelism.data}")
-    if spec.model.revision is not None:
+    if spec.model.revision is not None and needs_hub(spec):
         args.append(f"--revision={spec.model.revision}")
     return [*args, *spec.engine.args]
 
@@ -97,13 +69,9 @@ def build_env(spec: StructuredLLMSpec) -> list[dict[str, Any]]:
         # which they are used again cost a request each.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": {"value": "75"},
     }
-    if is_hub_model(spec):
-        env["HF_HOME"] = {"value": CACHE_MOUNT}
-    if spec.model.secret_ref is not None:
-        reference = {"name": spec.model.secret_ref.name, "key": spec.model.secret_ref.key}
-        env["HF_TOKEN"] = {"valueFrom": {"secretKeyRef": reference}}
+    env.update(hub_env(spec))
     for variable in spec.engine.env:
-        env[variable.name] = _env_value(variable)
+        env[variable.name] = env_value(variable)
     return [{"name": name, **value} for name, value in env.items()]
 
 
@@ -123,7 +91,8 @@ def refused_abbreviation(args: list[str]) -> tuple[str, str] | None:
     return None
 
 
-def _env_value(variable: EnvVar) -> dict[str, Any]:
+def env_value(variable: EnvVar) -> dict[str, Any]:
+    """Return the wire form of a variable's value; ours is added to VLLM_PLUGINS."""
     if variable.value_from is not None:
         return {"valueFrom": variable.value_from.model_dump(mode="json", by_alias=True, exclude_none=True)}
     value = variable.value or ""

@@ -7,7 +7,7 @@ from typing import Final
 from structuredllm_operator.api.conditions import Reason, truncate
 from structuredllm_operator.plan.observed import Pod, Termination
 
-_PULL_REASONS: Final = frozenset(
+PULL_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -40,7 +40,7 @@ def find_failure(pod: Pod) -> Failure | None:
         return None
     if pod.unschedulable:
         return Failure(pod.name, Reason.UNSCHEDULABLE, f"no node takes the pod: {pod.unschedulable}")
-    if pod.waiting_reason in _PULL_REASONS:
+    if pod.waiting_reason in PULL_REASONS:
         return Failure(
             pod.name,
             Reason.IMAGE_PULL_FAILED,

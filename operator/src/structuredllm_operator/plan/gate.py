@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from structuredllm_operator.api.conditions import FALSE, TRUE, Reason, truncate
-from structuredllm_operator.api.engine_spec import PatchPolicy
 from structuredllm_operator.api.labels import HTTP_PORT
 from structuredllm_operator.api.names import gate_message
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec, WarmupPolicy
@@ -124,7 +123,7 @@ def decide(
         )
     if pod.gate_open and pod.gate is not None and pod.gate.reason == Reason.BURST_PASSED:
         return GateDecision()
-    if spec.engine.patches is PatchPolicy.REQUIRED and topology.status != TRUE:
+    if spec.engine.needs_patches and topology.status != TRUE:
         return _hold(pod, topology)
     return _burst(observed, spec, pod, runs.get((pod.uid, container)), now)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from structuredllm_operator.api.conditions import TRUE
 from structuredllm_operator.api.names import gate_container
+from structuredllm_operator.plan.observed_model import ModelObserved
 
 Manifest = dict[str, Any]
 
@@ -208,3 +209,4 @@ class Observed:
     groups_served: bool = True
     engines: Mapping[str, EngineReport] = field(default_factory=dict)
     quarantined: Mapping[str, Quarantine] | None = None
+    model: ModelObserved | None = None

@@ -5,11 +5,12 @@ The same input gives the same Plan; applying a Plan and planning again changes n
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from structuredllm_operator.api.conditions import Reason
+from structuredllm_operator.api.engine_spec import EngineType
 from structuredllm_operator.api.labels import (
     API_VERSION,
     ENV_PLUGINS,
@@ -25,6 +26,8 @@ from structuredllm_operator.plan.gate import BurstOrder, GateDecision, GateRun, 
 from structuredllm_operator.plan.known_bad import refuse_what_cannot_start
 from structuredllm_operator.plan.leader_worker_set import KIND as GROUPS
 from structuredllm_operator.plan.leader_worker_set import build_leader_worker_set, is_multi_node
+from structuredllm_operator.plan.model_cache import Downloader
+from structuredllm_operator.plan.model_ready import ModelDecision, decide_model
 from structuredllm_operator.plan.observed import Manifest, Observed
 from structuredllm_operator.plan.pdb import build_pdb
 from structuredllm_operator.plan.service import build_service
@@ -63,10 +66,27 @@ class Plan:
     gate_writes: tuple[GateWrite, ...] = ()
     bursts: tuple[BurstOrder, ...] = ()
     look_again_seconds: float | None = None
+    model: ModelDecision = field(default_factory=ModelDecision)
 
 
-def make_plan(observed: Observed, runs: Mapping[RunKey, GateRun], now: float) -> Plan:
-    """Return the Plan. `runs` and `now` (monotonic, seconds) come from the gate runner."""
+WORKLOAD_KINDS: Final = frozenset({"Deployment", "LeaderWorkerSet"})
+"""Kinds that make engine pods: left as they are while the model is not there."""
+
+
+def make_plan(
+    observed: Observed,
+    runs: Mapping[RunKey, GateRun],
+    now: float,
+    downloader: Downloader | None = None,
+) -> Plan:
+    """Return the Plan.
+
+    Args:
+        observed: what was read.
+        runs: the gate runner's knowledge.
+        now: its monotonic clock, in seconds.
+        downloader: the image that fetches models, None when there is none.
+    """
     if observed.deleting:
         # Owner references and garbage collection do it; making children now would fight it (NIM operator
         # issue 594).
@@ -82,16 +102,24 @@ def make_plan(observed: Observed, runs: Mapping[RunKey, GateRun], now: float) ->
         return Plan(spec=spec, conflicts=taken)
     missing = GROUPS if is_multi_node(spec) and not observed.groups_served else ""
     findings = {
-        pod.uid: verify(spec, observed.engines.get(pod.uid)) for pod in observed.pods if pod.live_container
+        pod.uid: verify(spec, observed.engines.get(pod.uid))
+        for pod in observed.pods
+        if pod.live_container and spec.engine.reports_itself
     }
     decisions = _decide_gates(observed, spec, findings, runs, now)
-    waits = [decision.look_again_seconds for decision in decisions if decision.look_again_seconds is not None]
+    model = decide_model(observed, spec, owner_reference(observed.name, observed.uid), downloader)
+    seconds = (model.look_again_seconds, *(decision.look_again_seconds for decision in decisions))
+    waits = [one for one in seconds if one is not None]
     return Plan(
         spec=spec,
         missing_kind=missing,
         revision=revision_of(apply),
-        apply=tuple(child for child in apply if child["kind"] != missing),
-        delete=() if missing else _surplus(observed, apply),
+        apply=tuple(child for child in with_model(apply, model) if child["kind"] != missing),
+        delete=(
+            *(Ref("Job", observed.namespace, job) for job in model.delete),
+            *(() if missing else _surplus(observed, apply)),
+        ),
+        model=model,
         topology=findings,
         gate_writes=_writes(decisions),
         bursts=tuple(decision.start for decision in decisions if decision.start is not None),
@@ -112,7 +140,8 @@ def parse_spec(raw: Mapping[str, Any]) -> StructuredLLMSpec:
         first = error.errors(include_url=False)[0]
         path = ".".join(["spec", *(str(part) for part in first["loc"])])
         raise SpecError(Reason.INVALID_SPEC, f"{path}: {first['msg']}; correct the field") from error
-    abbreviation = refused_abbreviation(list(spec.engine.args))
+    vllm = spec.engine.type is EngineType.VLLM
+    abbreviation = refused_abbreviation(list(spec.engine.args)) if vllm else None
     if abbreviation is not None:
         raise SpecError(
             Reason.INVALID_SPEC,
@@ -140,6 +169,12 @@ def build_children(observed: Observed, spec: StructuredLLMSpec) -> tuple[Manifes
         (build_leader_worker_set if is_multi_node(spec) else build_deployment)(spec, *where),
     )
     return tuple(child for child in children if child is not None)
+
+
+def with_model(children: tuple[Manifest, ...], model: ModelDecision) -> tuple[Manifest, ...]:
+    """Return what to apply: the account before the Job that uses it, no workload before its model."""
+    kept = [child for child in children if not (model.held and child["kind"] in WORKLOAD_KINDS)]
+    return (*kept[:1], *model.apply, *kept[1:])
 
 
 def owner_reference(name: str, uid: str) -> Manifest:

@@ -11,22 +11,14 @@ from typing import Any, Final
 from structuredllm_operator.api.labels import (
     ENGINE_CONTAINER,
     GATE_CONDITION,
-    HTTP_PORT,
-    TELEMETRY_PORT,
     TEMPLATE_HASH_ANNOTATION,
     child_labels,
     selector_labels,
 )
 from structuredllm_operator.api.names import child_name
 from structuredllm_operator.api.v1alpha1 import StructuredLLMSpec
-from structuredllm_operator.plan.engine_args import (
-    CACHE_MOUNT,
-    PVC_MOUNT,
-    build_args,
-    build_env,
-    claim_name,
-    is_hub_model,
-)
+from structuredllm_operator.plan.engine_command import build_args, build_command, build_env, build_ports
+from structuredllm_operator.plan.model_source import model_storage
 from structuredllm_operator.plan.observed import Manifest
 from structuredllm_operator.plan.parallelism import build_resources
 from structuredllm_operator.plan.placement import place
@@ -87,18 +79,15 @@ def template_hash(template: Manifest) -> str:
 
 def build_pod_template(spec: StructuredLLMSpec, name: str) -> Manifest:
     """Return the pod template without its hash annotation."""
-    volumes, mounts = _storage(spec)
+    volumes, mounts = _storage(spec, name)
     container: dict[str, Any] = {
         "name": ENGINE_CONTAINER,
         "image": spec.engine.image,
         "imagePullPolicy": spec.engine.image_pull_policy.value,
-        "command": ["vllm", "serve"],
+        "command": build_command(spec),
         "args": build_args(spec, name),
         "env": build_env(spec),
-        "ports": [
-            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
-            {"name": "telemetry", "containerPort": TELEMETRY_PORT, "protocol": "TCP"},
-        ],
+        "ports": build_ports(spec),
         "resources": build_resources(spec),
         "startupProbe": _probe(STARTUP_PERIOD_SECONDS, STARTUP_FAILURES, timeout=5),
         "readinessProbe": _probe(5, 3, timeout=5),
@@ -131,18 +120,12 @@ def build_pod_template(spec: StructuredLLMSpec, name: str) -> Manifest:
     return template
 
 
-def _storage(spec: StructuredLLMSpec) -> tuple[list[Manifest], list[Manifest]]:
+def _storage(spec: StructuredLLMSpec, name: str) -> tuple[list[Manifest], list[Manifest]]:
     # Workers of one pod exchange tensors through shared memory; the container default of 64 MiB is too small.
     volumes: list[Manifest] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     mounts: list[Manifest] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount, not a temporary file)
-    if is_hub_model(spec):
-        volumes.append({"name": "cache", "emptyDir": {}})
-        mounts.append({"name": "cache", "mountPath": CACHE_MOUNT})
-    claim = claim_name(spec)
-    if claim is not None:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-        mounts.append({"name": "model", "mountPath": PVC_MOUNT, "readOnly": True})
-    return volumes, mounts
+    more_volumes, more_mounts = model_storage(spec, name)
+    return volumes + more_volumes, mounts + more_mounts
 
 
 def _probe(period: int, failures: int, *, timeout: int) -> Manifest:
