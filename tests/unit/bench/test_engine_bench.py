@@ -131,7 +131,11 @@ def test_the_page_has_a_row_for_each_case_and_names_faulty_ones() -> None:
             "structured_requests": 128,
             "step_of_pp3": {
                 "requests": 43,
-                **{f"{part}_{q}_ms": 1.0 for part in ("fill", "accept", "both") for q in ("p50", "p99")},
+                "workers": 2,
+                **{
+                    way: {f"{part}_{q}_ms": ms for part in ("fill", "accept", "both") for q in ("p50", "p99")}
+                    for way, ms in (("upstream", 2.0), ("patched", 1.0))
+                },
             },
         },
     }
@@ -140,4 +144,5 @@ def test_the_page_has_a_row_for_each_case_and_names_faulty_ones() -> None:
     assert "| faulty: 3 of 4 wrong |" in row
     assert row.endswith("| 1.50 |")
     assert "| structured_async_over_sync | 1.5 |" in page
-    assert "| pp3 | 43 | 1.0 / 1.0 | 1.0 / 1.0 | 1.0 / 1.0 |" in page
+    assert "| pp3 | 43 | upstream | 2.0 / 2.0 | 2.0 / 2.0 | 2.0 / 2.0 |" in page
+    assert "| pp3 | 43 | patched, 2 threads | 1.0 / 1.0 | 1.0 / 1.0 | 1.0 / 1.0 |" in page
