@@ -5,16 +5,16 @@ Imports no part of the operator, so that tests check it against an independent r
 Source: sigs.k8s.io/lws v0.8.0, pkg/controllers and pkg/webhooks. The real controller runs in tests/e2e.
 """
 
-import contextlib
 import copy
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from kubernetes.aio.client import ApiClient, CoreV1Api, CustomObjectsApi
-from kubernetes.aio.client.exceptions import ApiException
-
+from tests.contract.operator.conftest import as_yaml
 from tools.cluster.addons import LWS_CHART, LWS_MODULE
+from tools.cluster.apiserver import ApiServer
 from tools.cluster.binaries import module_source
+from tools.cluster.errors import CommandError
 
 PREFIX = "leaderworkerset.sigs.k8s.io"
 CRD = "leaderworkersets.leaderworkerset.x-k8s.io"
@@ -26,33 +26,47 @@ def crd_path() -> Path:
     return path
 
 
+def install(api: ApiServer) -> None:
+    """Install the CRD and wait until the server serves it; a `kubectl wait` at once finds no conditions."""
+    api.kubectl("apply", "--server-side", "-f", str(crd_path()))
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            api.kubectl("get", "leaderworkersets", "-n", "default")
+        except CommandError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def remove(api: ApiServer) -> None:
+    """Remove the CRD with all its objects."""
+    api.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
+
+
 class FakeGroups:
     """Makes and deletes the pods of one LeaderWorkerSet."""
 
-    def __init__(self, api: ApiClient, namespace: str, name: str) -> None:
-        self._core = CoreV1Api(api)
-        self._objects = CustomObjectsApi(api)
+    def __init__(self, api: ApiServer, namespace: str, name: str) -> None:
+        self._api = api
         self._namespace = namespace
         self._name = name
 
-    async def make(self, group: int) -> None:
-        """Make the pods of one group that do not exist."""
-        found: dict[str, Any] = await self._objects.get_namespaced_custom_object(
-            "leaderworkerset.x-k8s.io", "v1", self._namespace, "leaderworkersets", self._name
-        )
-        template = found["spec"]["leaderWorkerTemplate"]
+    def make(self, group: int) -> None:
+        """Make the pods of one group."""
+        found = self._api.kubectl_json("get", "leaderworkerset", self._name, "-n", self._namespace)
+        template = cast(dict[str, Any], found)["spec"]["leaderWorkerTemplate"]
         for index in range(template["size"]):
             source = template["leaderTemplate" if index == 0 else "workerTemplate"]
-            with contextlib.suppress(ApiException):
-                await self._core.create_namespaced_pod(
-                    self._namespace, self._pod(source, group, index, template["size"])
-                )
+            pod = self._pod(source, group, index, template["size"])
+            self._api.kubectl("create", "-n", self._namespace, "-f", "-", stdin=as_yaml(pod))
 
-    async def delete(self, group: int, index: int) -> None:
+    def delete(self, group: int, index: int) -> None:
         """Delete one pod at once."""
-        await self._core.delete_namespaced_pod(
-            self._pod_name(group, index), self._namespace, grace_period_seconds=0
-        )
+        where = ("-n", self._namespace, "--force", "--grace-period=0")
+        self._api.kubectl("delete", "pod", self._pod_name(group, index), *where)
 
     def _pod_name(self, group: int, index: int) -> str:
         leader = f"{self._name}-{group}"

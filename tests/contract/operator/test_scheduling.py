@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from kubernetes.aio.client import ApiClient
 
 from structuredllm_operator.kube.client import LEADER_WORKER_SET, POD, KubeClient
-from tests.contract.operator.conftest import as_yaml, condition, eventually, resource, wait_condition
-from tests.contract.operator.groups import CRD, FakeGroups, crd_path
+from tests.contract.operator import conftest
+from tests.contract.operator.conftest import as_yaml, condition, eventually, wait_condition
+from tests.contract.operator.groups import FakeGroups, install, remove
 from tools.cluster.apiserver import ApiServer
 from tools.cluster.errors import CommandError
 
@@ -22,7 +22,13 @@ pytestmark = pytest.mark.timeout(240)
 
 NODES = {"gpu-a": "zone-a", "gpu-b": "zone-b"}
 ZONE = "topology.kubernetes.io/zone"
+TAINT = "example.com/scheduling-test"
 _NUMBERS = itertools.count(1)
+
+
+def resource(namespace: str, **spec: Any) -> dict[str, Any]:
+    """Return a resource for these nodes, which pods of other tests do not get onto."""
+    return conftest.resource(namespace, tolerations=[{"key": TAINT, "operator": "Exists"}], **spec)
 
 
 def node(name: str, zone: str) -> dict[str, Any]:
@@ -41,6 +47,7 @@ def node(name: str, zone: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {ZONE: zone, "kubernetes.io/hostname": name}},
+        "spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]},
         "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
     }
 
@@ -175,15 +182,13 @@ async def test_gpus_by_device_claims(
 
 async def test_a_worker_that_does_not_fit_is_named(
     api: ApiServer,
-    kube: ApiClient,
     client: KubeClient,
     namespace: str,
     operator: Operator,
     scheduled: None,
 ) -> None:
     """Three pods of eight GPUs each, two nodes: the group waits for its third pod."""
-    api.kubectl("apply", "--server-side", "-f", str(crd_path()))
-    api.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    install(api)
     try:
         async with operator():
             body = resource(namespace, parallelism={"tensor": 8, "pipeline": 3}, multiNode={"nodeCount": 3})
@@ -193,10 +198,10 @@ async def test_a_worker_that_does_not_fit_is_named(
                 return await client.get(LEADER_WORKER_SET, namespace, "toy-engine") is not None
 
             await eventually("the set", made)
-            await FakeGroups(kube, namespace, "toy-engine").make(0)
+            FakeGroups(api, namespace, "toy-engine").make(0)
             found = await wait_condition(client, namespace, "WorkloadReady", "False", "Unschedulable")
             message = condition(found, "WorkloadReady")["message"]
             assert "pod toy-engine-0" in message
             assert "Insufficient nvidia.com/gpu" in message
     finally:
-        api.kubectl("delete", "crd", CRD, "--ignore-not-found", "--timeout=60s")
+        remove(api)
