@@ -78,6 +78,14 @@ class Gauge(_Kept, prometheus_client.Gauge):
         super()._metric_init()
         self._value = _Number()
 
+    def inc(self, amount: float = 1) -> None:
+        """Add `amount`."""
+        self._value._value += amount
+
+    def dec(self, amount: float = 1) -> None:
+        """Subtract `amount`."""
+        self._value._value -= amount
+
 
 class Histogram(_Kept, prometheus_client.Histogram):
     """A histogram."""
