@@ -93,7 +93,8 @@ class Exchange:
 
     `deadline` is on the injected clock. `expected` is None when nothing is asked of the answer. `is_repair`:
     this is the one further try in which the model is told what was wrong; nothing follows it. `raw_chars`:
-    how much of a refused answer the client wants to see.
+    how much of a refused answer the client wants to see. `mode` is the validation mode: the caller's own,
+    else the model's. `is_judged`: whether the answer's text is looked at.
     """
 
     incoming: Incoming
@@ -105,19 +106,15 @@ class Exchange:
     record: Record
     is_repair: bool = False
     raw_chars: int = 0
+    mode: ValidationMode = field(init=False)
+    is_judged: bool = field(init=False)
 
-    @property
-    def mode(self) -> ValidationMode:
-        """The validation mode: the caller's own, else the model's."""
+    def __post_init__(self) -> None:
+        """Decide once what is asked several times."""
         caller = self.incoming.caller
-        if caller is not None and caller.validation is not None:
-            return caller.validation
-        return self.pool.validation
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether the answer's text is looked at."""
-        return self.expected is not None and self.mode is not ValidationMode.OFF
+        own = caller.validation if caller is not None else None
+        self.mode = self.pool.validation if own is None else own
+        self.is_judged = self.expected is not None and self.mode is not ValidationMode.OFF
 
 
 @dataclass(slots=True)

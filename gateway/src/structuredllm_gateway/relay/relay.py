@@ -71,6 +71,8 @@ class Relay:
     ) -> None:
         """Take the ports; `clock` is monotonic seconds, `line` writes requests' lines (default: `log`)."""
         self._settings = settings
+        self._total_seconds = settings.upstream.total_timeout_seconds
+        self._max_raw_chars = settings.validation.max_raw_chars
         self._endpoints = endpoints
         self._metrics = metrics
         self._clock = clock
@@ -101,8 +103,12 @@ class Relay:
         self._metrics.inflight_requests.inc()
         try:
             with self._limit.slot():
-                exchange = await self._admitted(incoming, record)
-                await self._answered(exchange, sink)
+                body = incoming.body if incoming.read_body is None else await incoming.read_body()
+                exchange = self._admitted(incoming, body, record)
+                if is_held(exchange):
+                    await self._held_back(exchange, sink)
+                else:
+                    await self._sent(exchange, await self._tried(exchange, sink), sink)
         except GatewayError as error:
             if isinstance(error, RequestError) and record.attempts == 0:
                 self._metrics.refusals.labels(error.code).inc()
@@ -120,8 +126,7 @@ class Relay:
             self._metrics.inflight_requests.dec()
             self._report(incoming, record)
 
-    async def _admitted(self, incoming: Incoming, record: Record) -> Exchange:
-        body = incoming.body if incoming.read_body is None else await incoming.read_body()
+    def _admitted(self, incoming: Incoming, body: bytes, record: Record) -> Exchange:
         whole = body_object(body)
         if isinstance(name := whole.get("model"), str):
             record.model = name
@@ -159,9 +164,9 @@ class Relay:
             expected = expect(request, lambda asked: admit(asked, self._validators))
             self._frames.keep(key, Frame(request, unenforced, expected))
         record.schema_key = expected.key if expected is not None else None
-        deadline = record.started + self._settings.upstream.total_timeout_seconds
+        deadline = record.started + self._total_seconds
         sent = body if request.rewritten is None else request.rewritten
-        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
+        raw_chars = wanted_chars(incoming.headers, self._max_raw_chars)
         exchange = Exchange(incoming, request, sent, pool, expected, deadline, record, raw_chars=raw_chars)
         if expected is not None and (expected.unvalidated or not exchange.is_judged):
             record.unvalidated = expected.unvalidated if exchange.is_judged else "off"
@@ -174,22 +179,20 @@ class Relay:
             self._metrics.unenforced_keywords.labels(pool.model, keyword).inc()
         record.warnings += judge_unenforced(found, self._settings.validation.unenforced_keywords)
 
-    async def _answered(self, exchange: Exchange, sink: Sink) -> None:
-        if not is_held(exchange):
-            result = await self._tried_and_repaired(exchange, sink)
-            await self._sent(exchange, result, sink)
-            return
+    async def _held_back(self, exchange: Exchange, sink: Sink) -> None:
         held = HeldSink(self._held)
         patience = self._settings.upstream.stream_idle_timeout_seconds
         try:
             async with Heartbeats(exchange, sink, self._settings.validation.heartbeat_seconds, patience):
-                result = await self._tried_and_repaired(exchange, held)
+                result = await self._tried(exchange, held)
             await self._sent(exchange, result, sink)
         finally:
             held.clear()
 
-    async def _tried_and_repaired(self, exchange: Exchange, sink: Sink) -> TryResult:
+    async def _tried(self, exchange: Exchange, sink: Sink) -> TryResult:
         result = await self._attempts.run(exchange, sink)
+        if result.error is None:
+            return result
         repaired = repaired_exchange(exchange, result, self._clock())
         if repaired is None:
             return result

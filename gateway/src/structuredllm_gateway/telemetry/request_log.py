@@ -33,17 +33,19 @@ class RequestLines:
     ) -> None:
         """Take the stream and what every line says; `clock` is nanoseconds since the epoch."""
         self._stream = stream
-        self._context = dict(context)
+        # What every line begins with is written once; a line's own facts follow it.
+        self._start = orjson.dumps(dict(context), default=repr)[:-1]
+        self._joint = b"," if context else b""
         self._stamp = Stamp(clock)
         self._pending: list[bytes] = []
 
     def __call__(self, facts: dict[str, Any]) -> None:
         """Write one line at the end of this turn of the loop."""
-        line = {**self._context, **facts, "event": EVENT}
+        facts["event"] = EVENT
+        self._stamp(None, "info", facts)
+        own = orjson.dumps(facts, default=repr, option=orjson.OPT_APPEND_NEWLINE)
         pending = self._pending
-        pending.append(
-            orjson.dumps(self._stamp(None, "info", line), default=repr, option=orjson.OPT_APPEND_NEWLINE)
-        )
+        pending.append(b"%b%b%b" % (self._start, self._joint, own[1:]))
         if len(pending) == 1:
             asyncio.get_running_loop().call_soon(self.flush)
 
