@@ -152,6 +152,29 @@ async def test_a_client_that_leaves_cancels_its_request() -> None:
         assert watched.by_asgi == 0
 
 
+async def test_a_client_that_left_at_once_is_noted_and_no_engine_is_asked() -> None:
+    async with _watched() as (watched, engine):
+        call, transport, _ = _call()
+        route = cast(GatewayApp, watched.run.app).direct[PATH.encode()]
+        call.task = asyncio.create_task(call.run(route, [], json.dumps(plain()).encode()))
+        call.disconnected = True
+        call.message_event.set()
+        await call.task
+        assert (call.gone, transport.writes, engine.received) == (True, [], [])
+        assert watched.run.request_lines[0]["outcome"] == "client_closed"
+
+
+async def test_an_idle_connection_is_closed_after_a_direct_answer() -> None:
+    async with _watched(server={"keepalive_seconds": 1}) as (watched, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", watched.port)
+        writer.write(_request(plain()))
+        async with asyncio.timeout(10):
+            await reader.read()
+        assert watched.by_asgi == 0
+        assert watched.run.metric("connections_ended_total", reason="idle") == 1
+        writer.close()
+
+
 class _Transport:
     def __init__(self) -> None:
         self.writes: list[bytes] = []

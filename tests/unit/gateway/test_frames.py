@@ -26,12 +26,17 @@ def test_other_messages_are_the_same_frame_and_other_schemas_are_not() -> None:
     one = memory.key(structured(), CHAT)
     assert one is not None
     assert memory.key({**structured(), "messages": [], "seed": 1, "user": "u"}, CHAT) == one
+    assert memory.key({**structured(), "prompt": "x" * 100_000}, CHAT) == memory.key(
+        {**structured(), "prompt": "y"}, CHAT
+    )
     others = [
         structured({**SCHEMA, "required": ["name"]}),
         structured(model="other"),
         {**structured(), "stream": True},
         {**structured(), "n": 2},
         {**structured(), "prompt": ["a", "b"]},
+        {**structured(), "prompt": ["a"]},
+        {**structured(), "prompt": [1, 2]},
         {**structured(), "ignore_eos": True},
         plain(),
     ]

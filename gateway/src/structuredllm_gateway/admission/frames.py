@@ -46,7 +46,8 @@ class FrameMemory:
     def __init__(self, capacity: int, read_fields: Iterable[str] = ()) -> None:
         """Start empty; `read_fields` are names that admission looks at beside its own."""
         self._capacity = capacity
-        self._free = _FREE.difference(read_fields)
+        self._read = frozenset(read_fields)
+        self._free = _FREE - self._read
         self._frames: OrderedDict[bytes, Frame] = OrderedDict()
         self._bytes = 0
 
@@ -57,6 +58,11 @@ class FrameMemory:
         """Return the frame of a body as bytes; None for one that is not remembered."""
         free = self._free
         frame = {name: value for name, value in whole.items() if name not in free}
+        prompt = frame.get("prompt")
+        if prompt is not None and "prompt" not in self._read:
+            # Of prompts only their number is read, and token ids are one prompt.
+            is_list = isinstance(prompt, list) and prompt
+            frame["prompt"] = [len(prompt), isinstance(prompt[0], int)] if is_list else None
         try:
             text = orjson.dumps(frame)
         except (TypeError, RecursionError):

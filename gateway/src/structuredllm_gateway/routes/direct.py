@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from structuredllm_gateway.admission.limits import ClientClosedError
 from structuredllm_gateway.keys.errors import KeyRefusedError
 from structuredllm_gateway.passage import Passage
 from structuredllm_gateway.reception import RawHeaders, Reception
@@ -24,6 +25,11 @@ class Call(Sink, Protocol):
     """The answer's way out (`server.direct.DirectCall`)."""
 
     passage: Passage | None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has gone."""
+        ...
 
 
 class DirectRoute:
@@ -65,9 +71,20 @@ class DirectRoute:
         visit = Visit(grant, trace_id)
         call.passage = passage = Passage(visit, request_id, self._metrics, self._clock)
         incoming = Incoming(
-            self._route, request_id, HeaderMap(headers), body=body, caller=grant.caller, visit=visit
+            self._route,
+            request_id,
+            HeaderMap(headers),
+            _left if call.gone else None,
+            caller=grant.caller,
+            visit=visit,
+            body=body,
         )
         try:
             await self._relay.respond(incoming, call)
         finally:
             passage.settle()
+
+
+async def _left() -> bytes:
+    """Read the body of a client that went away before its request was looked at."""
+    raise ClientClosedError

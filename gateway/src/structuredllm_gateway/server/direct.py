@@ -39,6 +39,7 @@ class DirectCall:
     __slots__ = (
         "_defaults",
         "_flow",
+        "_has_begun",
         "_head",
         "_left",
         "_on_complete",
@@ -75,6 +76,7 @@ class DirectCall:
         self.started = self.response_started = self.response_complete = False
         self.disconnected = self.gone = self.more_body = False
         self.passage: Passage | None = None
+        self._has_begun = False
         self.task: asyncio.Task[None] | None = None
 
     # What uvicorn's protocol does with a cycle.
@@ -86,12 +88,15 @@ class DirectCall:
 
     def set(self) -> None:
         """The event is set."""
-        if self.disconnected and not self.response_complete and self.task is not None and not self.gone:
+        if self.disconnected and not self.response_complete and not self.gone:
             self.gone = True
-            self.task.cancel()
+            if self._has_begun and self.task is not None:
+                # Before that the route sees for itself, and says so like of every other request.
+                self.task.cancel()
 
     async def run(self, route: DirectRoute, headers: RawHeaders, body: bytes) -> None:
         """Answer; whatever happens there is an answer, or the connection is closed."""
+        self._has_begun = True
         try:
             await route.answer(self, headers, body)
         except BaseException as error:
