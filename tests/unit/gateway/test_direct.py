@@ -81,7 +81,13 @@ async def test_a_request_that_comes_whole_goes_no_further_than_its_connection() 
 
 async def test_the_answer_is_the_one_that_asgi_gives() -> None:
     async with _watched() as (watched, _):
-        for body in (structured(), plain(stream=True), {"model": "nobody"}, {"messages": []}):
+        bodies: list[dict[str, Any]] = [
+            structured(),
+            plain(stream=True),
+            {"model": "nobody"},
+            {"messages": []},
+        ]
+        for body in bodies:
             whole = _request(body, "x-request-id: mine")
             direct = await watched.ask(whole)
             before = watched.by_asgi
