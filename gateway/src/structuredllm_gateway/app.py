@@ -28,6 +28,7 @@ from structuredllm_gateway.errors import GatewayError, RequestError, SettingsErr
 from structuredllm_gateway.keys.file import KeyFile, every
 from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.openai.errors import error_object, openai_type
+from structuredllm_gateway.reception import Reception
 from structuredllm_gateway.relay.exchange import Route
 from structuredllm_gateway.relay.relay import Relay
 from structuredllm_gateway.replicas.agreement import Agreement, Board
@@ -36,12 +37,13 @@ from structuredllm_gateway.replicas.report import ReplicaReport
 from structuredllm_gateway.replicas.roster import Roster
 from structuredllm_gateway.replicas.rules import pool_rules
 from structuredllm_gateway.routes import completions, documents, health, models
+from structuredllm_gateway.routes.direct import DirectRoute
 from structuredllm_gateway.routes.response import RelayResponse
 from structuredllm_gateway.settings import AuthMode, AuthSettings, Settings
 from structuredllm_gateway.telemetry.logging import get_logger
 from structuredllm_gateway.telemetry.metrics import Metrics
 from structuredllm_gateway.telemetry.request_id import SCOPE_KEY, counted_ids
-from structuredllm_gateway.telemetry.waits import TimedUpstream
+from structuredllm_gateway.telemetry.request_log import LineWriter
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource
 from structuredllm_gateway.upstream.prober import BurstProbe, Probe
@@ -51,10 +53,11 @@ class GatewayApp(FastAPI):
     """FastAPI, but the relayed routes are answered before its middleware and routing.
 
     They are declared as routes, too: for the API document, and for what is answered when the method is wrong.
-    `relayed` maps paths to ASGI apps.
+    `relayed` maps paths to ASGI apps, `direct` raw paths to what a connection calls without ASGI.
     """
 
     relayed: Mapping[str, ASGIApp] = {}
+    direct: Mapping[bytes, DirectRoute] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the life of the process."""
@@ -86,6 +89,7 @@ def create_app(
     wall_clock: Callable[[], float] = time.time,
     probe: Probe | None = None,
     board: Board | None = None,
+    line: LineWriter | None = None,
 ) -> FastAPI:
     """Build the gateway.
 
@@ -97,7 +101,8 @@ def create_app(
         rng: breaks ties when picking.
         new_id: makes request ids, and the seeds that make bursts cold; default: random for the process, then
             counted.
-        log: gets one line per request.
+        log: gets what happens, and one line per request where `line` is not given.
+        line: writes the line of a request.
         wall_clock: seconds since 1970, for what people read.
         board: where the workers of a pod say what they have quarantined; None = there are no others.
         probe: decides whether a quarantine ends; default: a real burst.
@@ -135,12 +140,13 @@ def create_app(
     recovery = Recovery(roster, burst, clock=clock, log=logger, agreement=agreement)
     relay = Relay(
         settings=settings,
-        upstream=TimedUpstream(upstream, clock),
+        upstream=upstream,
         endpoints=endpoints,
         roster=roster,
         metrics=metrics,
         clock=clock,
         log=logger,
+        line=line,
     )
 
     @asynccontextmanager
@@ -179,17 +185,21 @@ def create_app(
     )
     app.include_router(models.build_router(endpoints), responses=dict(documents.ERRORS))
     app.include_router(health.build_router(endpoints, lambda: life.draining, roster.stale_seconds))
+    reception = Reception(gatekeeper, metrics, new_id=make_id, rng=chance, log=logger)
     entrance = partial(
         Entrance,
-        gatekeeper=gatekeeper,
+        reception=reception,
         metrics=metrics,
-        new_id=make_id,
-        rng=chance,
-        log=logger,
         clock=clock,
     )
     app.add_middleware(entrance)
     app.relayed = {route.path: entrance(RelayResponse(relay, route, settings.limits)) for route in Route}
+    app.direct = {
+        route.path.encode(): DirectRoute(
+            relay, route, reception, metrics, max_bytes=settings.limits.max_body_bytes, clock=clock
+        )
+        for route in Route
+    }
     _answer_in_openai_shape(app)
     return app
 

@@ -7,14 +7,16 @@ asked, 2 the configuration cannot work.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvloop
@@ -28,10 +30,10 @@ from structuredllm_gateway.errors import SettingsError
 from structuredllm_gateway.keys.hashing import hash_key_command
 from structuredllm_gateway.server.process import GatewayServer
 from structuredllm_gateway.server.shared_state import FolderState
-from structuredllm_gateway.server.supervisor import Supervisor
 from structuredllm_gateway.server.workers import PLACE_VARIABLE, WorkerPlace
 from structuredllm_gateway.settings import DiscoveryMode, ProbeSettings, Settings
 from structuredllm_gateway.telemetry.logging import configure_logging, get_logger
+from structuredllm_gateway.telemetry.request_log import LineWriter, RequestLines
 from structuredllm_gateway.upstream.endpoints import EndpointSource, StructuredPolicy
 from structuredllm_gateway.upstream.http1 import Http1Client
 from structuredllm_gateway.upstream.prober import BurstProbe, Probe
@@ -93,6 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _supervise(settings: CommandLine, arguments: Sequence[str]) -> int:
     """Run several workers, each this command again with a place among them."""
+    # Eight MiB of modules (aiohttp) that a worker does without.
+    from structuredllm_gateway.server.supervisor import Supervisor
+
     log = get_logger("supervisor")
     check_chosen(settings.auth)
     command = (sys.executable, "-m", "structuredllm_gateway.cli", *arguments)
@@ -107,7 +112,8 @@ def _supervise(settings: CommandLine, arguments: Sequence[str]) -> int:
 
 
 async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
-    log = get_logger("gateway") if place is None else get_logger("gateway").bind(worker=place.number)
+    context = {} if place is None else {"worker": place.number}
+    log = get_logger("gateway").bind(**context)
     rng = random.Random()  # noqa: S311 - jitter and ties, no secret
     check_chosen(settings.auth)
     probe = BurstProbe(settings.probe, lambda: uuid.uuid4().hex)
@@ -121,13 +127,27 @@ async def _run(settings: CommandLine, place: WorkerPlace | None) -> int:
     upstream = Http1Client.of(settings.upstream)
     board = None if place is None else FolderState(place.folder, place.number, time.monotonic)
     app = create_app(
-        settings, upstream=upstream, endpoints=endpoints, rng=rng, log=log, probe=probe, board=board
+        settings,
+        upstream=upstream,
+        endpoints=endpoints,
+        rng=rng,
+        log=log,
+        probe=probe,
+        board=board,
+        line=_request_lines(settings.log_level, {"part": "gateway", **context}),
     )
     server = GatewayServer(app, settings.server, log, limits=settings.limits, place=place)
     server.install_signals()
     _settle_memory()
     await server.serve()
     return 0
+
+
+def _request_lines(level: str, context: Mapping[str, Any]) -> LineWriter | None:
+    """Return the writer of request lines; where lines of their level are not wanted, the log drops them."""
+    if logging.getLevelNamesMapping()[level] > logging.INFO:
+        return None
+    return RequestLines(sys.stdout, context)
 
 
 def _settle_memory() -> None:

@@ -160,6 +160,8 @@ async def gateway(endpoints: EndpointSource, settings: Settings | None = None) -
             port=0,
             http=protocol_of(connections),
             ws="none",
+            # As in `process.server_config`: nothing around the app, or no request would go the direct way.
+            proxy_headers=False,
             log_config=None,
             timeout_keep_alive=chosen.server.keepalive_seconds,
             timeout_graceful_shutdown=1,

@@ -17,6 +17,7 @@ from structuredllm_gateway.entrance import Entrance
 from structuredllm_gateway.keys.errors import RateLimitedError
 from structuredllm_gateway.keys.gatekeeper import Gatekeeper
 from structuredllm_gateway.keys.table import read_table
+from structuredllm_gateway.reception import Reception
 from structuredllm_gateway.settings import Settings
 from structuredllm_gateway.telemetry.metrics import Metrics
 from structuredllm_gateway.upstream.endpoints import Snapshot
@@ -160,14 +161,9 @@ async def test_a_grant_is_settled_before_the_client_knows_that_it_is_done() -> N
     async def nothing() -> Message:
         raise AssertionError
 
-    entrance = Entrance(
-        app,
-        gatekeeper=gatekeeper,
-        metrics=Metrics(Snapshot),
-        new_id=lambda: "id",
-        rng=seeded(),
-        log=capturing_log([]),
-    )
+    metrics = Metrics(Snapshot)
+    reception = Reception(gatekeeper, metrics, new_id=lambda: "id", rng=seeded(), log=capturing_log([]))
+    entrance = Entrance(app, reception=reception, metrics=metrics)
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
     await entrance(scope, nothing, client)
     assert asked_again == [True]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from structuredllm_gateway.validation import strict_json
 from structuredllm_gateway.validation.outcomes import Outcome
 from structuredllm_gateway.validation.strict_json import ParsedText, TextFault, holds_json, parse_strict
 
@@ -155,3 +156,36 @@ def test_json_inside_text_is_found(value: Any, before: str, after: str) -> None:
     assume(before.count("{") + before.count("[") < 4)
     assert holds_json(before + json.dumps(value) + after)
     assert not holds_json("no value 1 true here")
+
+
+@given(_NEAR | _VALUES.map(json.dumps) | _VALUES.map(lambda value: json.dumps(value, ensure_ascii=False)))
+@settings(deadline=None)
+def test_the_short_way_decides_as_the_long_one(text: str) -> None:
+    short = parse_strict(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict_json, "_plainly_right", lambda body: strict_json._UNSURE)
+        long = parse_strict(text)
+    assert repr(short) == repr(long)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ('{"a": 1, "a": 1}', False),
+        ('{"a": {"b": "\\"", "b": "\\""}}', False),
+        ('{"a": "\\u0022", "a": "\\u0022\\u0022"}', False),
+        ('{"a": "x\\"", "b": "\\"\\n"}', True),
+        ('{"a": "\\u0022\\u0022"}', True),
+        ("[1e400]", True),
+        ("[NaN]", False),
+        ('["\\ud800"]', False),
+        ("[12345678901234567890123]", True),
+        ("[" * 300 + "]" * 300, True),
+    ],
+)
+def test_what_the_short_way_must_not_miss(text: str, is_right: bool) -> None:
+    parsed = parse_strict(text)
+    assert isinstance(parsed, ParsedText) is is_right
+    if is_right:
+        assert isinstance(parsed, ParsedText)
+        assert "e400" in text or parsed.value == json.loads(text)

@@ -48,6 +48,19 @@ class Admission:
         for first, *rest in paths:
             self._refused_fields.setdefault(first, []).append(tuple(rest))
 
+    @property
+    def read_fields(self) -> Iterable[str]:
+        """Fields that are looked at because a setting says so."""
+        return self._refused_fields
+
+    def check_shape(self, body: bytes, whole: Mapping[str, Any]) -> None:
+        """Check what depends on all of a body: of one whose other fields are known to pass.
+
+        Raises:
+            RequestError: see `check`.
+        """
+        check_body(body, whole, self._limits)
+
     def check(self, body: bytes, whole: Mapping[str, Any]) -> tuple[Unenforced, ...]:
         """Check one body.
 

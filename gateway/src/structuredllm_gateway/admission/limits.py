@@ -5,8 +5,8 @@ Owns the concurrency limit; nothing here knows of engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 from structuredllm_gateway.errors import OverloadedError
 
@@ -24,9 +24,8 @@ class ConcurrencyLimit:
         self._retry_after_seconds = retry_after_seconds
         self.in_flight = 0
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Hold one slot.
+    def slot(self) -> Self:
+        """Return what holds one slot as a context.
 
         Raises:
             OverloadedError: all slots are taken.
@@ -36,8 +35,12 @@ class ConcurrencyLimit:
                 f"The gateway has {self._limit} requests in flight, which is its limit; try again later.",
                 retry_after_seconds=self._retry_after_seconds,
             )
+        return self
+
+    def __enter__(self) -> None:
         self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.in_flight -= 1

@@ -31,7 +31,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Choice:
     """One choice: its text (None or "" = none), why it ended (None = it did not), and what else it holds."""
 
@@ -81,7 +81,7 @@ def choices_of(body: bytes) -> tuple[Choice, ...]:
     items = answer_object(body).get("choices")
     if not isinstance(items, list):
         raise MalformedAnswerError("the engine's answer has no choices")
-    return tuple(_choice(position, item) for position, item in enumerate(items))
+    return tuple([_choice(position, item) for position, item in enumerate(items)])
 
 
 def answer_object(body: bytes) -> Mapping[str, Any]:
@@ -112,7 +112,7 @@ def _choice(position: int, item: Any) -> Choice:
         index if isinstance(index, int) else position,
         text,
         _reason(item),
-        tuple(_tool_call(call) for call in _calls(holder)),
+        tuple([_tool_call(call) for call in _calls(holder)]),
         _reasoning(holder)[:MAX_REASONING_CHARS],
     )
 
@@ -125,7 +125,9 @@ def _reason(item: Mapping[str, Any]) -> str | None:
 
 
 def _calls(holder: Mapping[str, Any]) -> list[Any]:
-    calls = holder.get("tool_calls") or []
+    calls = holder.get("tool_calls")
+    if not calls:
+        return []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise MalformedAnswerError("the tool calls in the engine's answer are not a list of objects")
     if len(calls) > _MAX_TOOL_CALLS:

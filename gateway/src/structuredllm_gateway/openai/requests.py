@@ -18,7 +18,14 @@ from structuredllm_gateway.openai.surface import Route
 from structuredllm_gateway.openai.tools import ToolPlan, requested_tools
 from structuredllm_gateway.validation import exact_json
 
-__all__ = ["CompletionRequest", "Structure", "parse_completion_request", "requested_structure"]
+__all__ = [
+    "CompletionRequest",
+    "Structure",
+    "body_object",
+    "parse_completion_request",
+    "read_request",
+    "requested_structure",
+]
 
 
 @dataclass(frozen=True)
@@ -59,14 +66,33 @@ def parse_completion_request(
     Raises:
         RequestError: not a JSON object, no model, or a field of a wrong kind; `param` names it.
     """
+    whole = body_object(body)
+    if inspect is not None:
+        inspect(whole)
+    return read_request(body, whole, route)
+
+
+def body_object(body: bytes) -> Mapping[str, Any]:
+    """Return the JSON object of a request.
+
+    Raises:
+        RequestError: the body is not one.
+    """
     try:
         whole = exact_json.loads(body)
     except orjson.JSONDecodeError as error:
         raise RequestError(f"The request body is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(whole, dict):
         raise RequestError("The request body must be a JSON object.", code="invalid_json")
-    if inspect is not None:
-        inspect(whole)
+    return whole
+
+
+def read_request(body: bytes, whole: Mapping[str, Any], route: Route) -> CompletionRequest:
+    """Read what is asked for in a request; `whole` is the JSON object of `body`.
+
+    Raises:
+        RequestError: no model, or a field of a wrong kind; `param` names it.
+    """
     model = whole.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError(

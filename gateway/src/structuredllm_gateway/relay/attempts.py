@@ -50,7 +50,9 @@ class Attempts:
         Raises:
             NoEndpointError: no replica is ready, and none became so in the time that requests wait.
         """
-        pool = await self._ready_pool(exchange)
+        pool = self._roster.pool(exchange.request.model)
+        if pool is None or not pool.is_serving:
+            pool = await self._ready_pool(exchange)
         structured = exchange.request.is_structured
         key = self._key(exchange, pool)
         now = self._clock()
@@ -93,9 +95,6 @@ class Attempts:
 
     async def _ready_pool(self, exchange: Exchange) -> ReplicaPool:
         model = exchange.request.model
-        pool = self._roster.pool(model)
-        if pool is not None and pool.is_serving:
-            return pool
         limit = min(exchange.deadline, self._clock() + self._settings.warmup.max_wait_seconds)
         while await self._roster.wait(model, limit - self._clock()):
             pool = self._roster.pool(model)
@@ -109,7 +108,7 @@ class Attempts:
         record = exchange.record
         record.attempts += 1
         record.replica = replica.name
-        model = self._metrics.model_label(exchange.request.model)
+        model = exchange.incoming.visit.model or self._metrics.model_label(exchange.request.model)
         self._metrics.upstream_attempts.labels(model, reason).inc()
         with replica:
             if exchange.request.stream:

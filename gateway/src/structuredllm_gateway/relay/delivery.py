@@ -49,10 +49,7 @@ class Deliveries:
     def __init__(self, tries: TryMaker) -> None:
         """Take what makes the tries."""
         self._tries = tries
-
-    async def whole(self, exchange: Exchange, endpoint: Endpoint) -> TryResult:
-        """See `TryMaker.whole`."""
-        return await self._tries.whole(exchange, endpoint)
+        self.whole = tries.whole
 
     async def stream(self, exchange: Exchange, endpoint: Endpoint, sink: Sink) -> TryResult:
         """See `TryMaker.stream`."""

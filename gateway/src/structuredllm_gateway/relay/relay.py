@@ -7,20 +7,20 @@ Owns the order of things; the steps are in the other modules of this folder. Fra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import structlog
 
 from structuredllm_gateway.admission.admission import Admission, Unenforced, judge_unenforced
 from structuredllm_gateway.admission.expectations import expect
+from structuredllm_gateway.admission.frames import Frame, FrameMemory
 from structuredllm_gateway.admission.keywords import is_trusting
 from structuredllm_gateway.admission.limits import ClientClosedError, ConcurrencyLimit
 from structuredllm_gateway.admission.schema_policy import admit
 from structuredllm_gateway.errors import GatewayError, ModelNotFoundError, NoEndpointError, RequestError
 from structuredllm_gateway.keys.errors import KeyRefusedError
 from structuredllm_gateway.openai.errors import error_bytes
-from structuredllm_gateway.openai.requests import parse_completion_request
+from structuredllm_gateway.openai.requests import body_object, read_request
 from structuredllm_gateway.relay.attempts import Attempts
 from structuredllm_gateway.relay.delivery import (
     EVENT_STREAM,
@@ -47,6 +47,7 @@ from structuredllm_gateway.relay.tries import Tries
 from structuredllm_gateway.replicas.roster import Roster
 from structuredllm_gateway.settings import Settings
 from structuredllm_gateway.telemetry.metrics import Metrics
+from structuredllm_gateway.telemetry.request_log import LineWriter, through
 from structuredllm_gateway.upstream.client import UpstreamClient
 from structuredllm_gateway.upstream.endpoints import EndpointSource, ModelPool
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -66,13 +67,17 @@ class Relay:
         metrics: Metrics,
         clock: Callable[[], float],
         log: structlog.typing.FilteringBoundLogger,
+        line: LineWriter | None = None,
     ) -> None:
-        """Take the ports; `clock` is monotonic seconds."""
+        """Take the ports; `clock` is monotonic seconds, `line` writes requests' lines (default: `log`)."""
         self._settings = settings
+        self._total_seconds = settings.upstream.total_timeout_seconds
+        self._max_raw_chars = settings.validation.max_raw_chars
         self._endpoints = endpoints
         self._metrics = metrics
         self._clock = clock
         self._log = log
+        self._line = line if line is not None else through(log)
         tries = Deliveries(Tries(upstream, settings.upstream, clock))
         self._attempts = Attempts(roster, tries, settings=settings, metrics=metrics, clock=clock)
         self._held = HeldBytes(
@@ -90,6 +95,7 @@ class Relay:
             assert_formats=settings.validation.assert_formats,
         )
         self._admission = Admission(settings.admission.limits, settings.admission.remembered_parts)
+        self._frames = FrameMemory(settings.admission.remembered_parts, self._admission.read_fields)
 
     async def respond(self, incoming: Incoming, sink: Sink) -> None:
         """Answer one request, whatever happens; cancel it to say that the client has gone."""
@@ -97,8 +103,12 @@ class Relay:
         self._metrics.inflight_requests.inc()
         try:
             with self._limit.slot():
-                exchange = await self._admitted(incoming, record)
-                await self._answered(exchange, sink)
+                body = incoming.body if incoming.read_body is None else await incoming.read_body()
+                exchange = self._admitted(incoming, body, record)
+                if is_held(exchange):
+                    await self._held_back(exchange, sink)
+                else:
+                    await self._sent(exchange, await self._tried(exchange, sink), sink)
         except GatewayError as error:
             if isinstance(error, RequestError) and record.attempts == 0:
                 self._metrics.refusals.labels(error.code).inc()
@@ -116,20 +126,22 @@ class Relay:
             self._metrics.inflight_requests.dec()
             self._report(incoming, record)
 
-    async def _admitted(self, incoming: Incoming, record: Record) -> Exchange:
-        body = await incoming.read_body()
-        unenforced: tuple[Unenforced, ...] = ()
-
-        def inspect(whole: Mapping[str, Any]) -> None:
-            nonlocal unenforced
-            if isinstance(name := whole.get("model"), str):
-                record.model = name
+    def _admitted(self, incoming: Incoming, body: bytes, record: Record) -> Exchange:
+        whole = body_object(body)
+        if isinstance(name := whole.get("model"), str):
+            record.model = name
+        key = self._frames.key(whole, incoming.route)
+        frame = self._frames.get(key)
+        if frame is not None:
+            self._admission.check_shape(body, whole)
+            request, unenforced = frame.request, frame.unenforced
+        else:
             unenforced = self._admission.check(body, whole)
-
-        request = parse_completion_request(body, incoming.route, inspect)
+            request = read_request(body, whole, incoming.route)
         record.model, record.stream = request.model, request.stream
         record.structured = request.is_structured
-        record.warnings.extend(request.warnings)
+        if request.warnings:
+            record.warnings.extend(request.warnings)
         incoming.visit.model = self._metrics.model_label(request.model)
         incoming.visit.grant.admit(request.model, body)
         view = self._endpoints.snapshot()
@@ -146,13 +158,17 @@ class Relay:
                 param="model",
             )
         self._note_unenforced(unenforced, pool, record)
-        expected = expect(request, lambda asked: admit(asked, self._validators))
+        if frame is not None:
+            expected = frame.expected
+        else:
+            expected = expect(request, lambda asked: admit(asked, self._validators))
+            self._frames.keep(key, Frame(request, unenforced, expected))
         record.schema_key = expected.key if expected is not None else None
-        deadline = record.started + self._settings.upstream.total_timeout_seconds
+        deadline = record.started + self._total_seconds
         sent = body if request.rewritten is None else request.rewritten
-        raw_chars = wanted_chars(incoming.headers, self._settings.validation.max_raw_chars)
+        raw_chars = wanted_chars(incoming.headers, self._max_raw_chars)
         exchange = Exchange(incoming, request, sent, pool, expected, deadline, record, raw_chars=raw_chars)
-        if expected is not None:
+        if expected is not None and (expected.unvalidated or not exchange.is_judged):
             record.unvalidated = expected.unvalidated if exchange.is_judged else "off"
         return exchange
 
@@ -163,22 +179,20 @@ class Relay:
             self._metrics.unenforced_keywords.labels(pool.model, keyword).inc()
         record.warnings += judge_unenforced(found, self._settings.validation.unenforced_keywords)
 
-    async def _answered(self, exchange: Exchange, sink: Sink) -> None:
-        if not is_held(exchange):
-            result = await self._tried_and_repaired(exchange, sink)
-            await self._sent(exchange, result, sink)
-            return
+    async def _held_back(self, exchange: Exchange, sink: Sink) -> None:
         held = HeldSink(self._held)
         patience = self._settings.upstream.stream_idle_timeout_seconds
         try:
             async with Heartbeats(exchange, sink, self._settings.validation.heartbeat_seconds, patience):
-                result = await self._tried_and_repaired(exchange, held)
+                result = await self._tried(exchange, held)
             await self._sent(exchange, result, sink)
         finally:
             held.clear()
 
-    async def _tried_and_repaired(self, exchange: Exchange, sink: Sink) -> TryResult:
+    async def _tried(self, exchange: Exchange, sink: Sink) -> TryResult:
         result = await self._attempts.run(exchange, sink)
+        if result.error is None:
+            return result
         repaired = repaired_exchange(exchange, result, self._clock())
         if repaired is None:
             return result
@@ -247,40 +261,39 @@ class Relay:
 
     def _report(self, incoming: Incoming, record: Record) -> None:
         seconds = self._clock() - record.started
-        model, route = self._metrics.model_label(record.model), incoming.route.value
-        self._metrics.requests.labels(model, route, str(record.status), record.outcome.value).inc()
         visit = incoming.visit
+        model, route = visit.model or self._metrics.model_label(record.model), incoming.route.value
+        outcome = record.outcome.value
+        self._metrics.requests.labels(model, route, str(record.status), outcome).inc()
         self._metrics.visited(visit, model, route, seconds)
         if record.unvalidated and record.outcome is Outcome.PLAIN:
             self._metrics.unvalidated.labels(model, record.unvalidated).inc()
         if record.first_token_seconds is not None:
             self._metrics.time_to_first_token.labels(model).observe(record.first_token_seconds)
-        self._log.info(
-            "request",
-            request_id=incoming.request_id,
-            trace_id=visit.trace_id or None,
-            key=incoming.caller.name if incoming.caller is not None else None,
-            route=route,
-            model=model,
-            stream=record.stream,
-            structured=record.structured,
-            schema=record.schema_key,
-            status=record.status,
-            outcome=record.outcome.value,
-            error_code=record.error_code,
-            attempts=record.attempts,
-            retried_for=record.retried_for,
-            repair=record.repair,
-            replica=record.replica,
-            fsm_errors=record.fsm_errors,
-            ttft_seconds=_rounded(record.first_token_seconds),
-            duration_seconds=_rounded(seconds),
-            upstream_seconds=_rounded(visit.upstream_seconds),
-            client_seconds=_rounded(visit.client_seconds),
-            prompt_tokens=visit.prompt_tokens,
-            completion_tokens=visit.completion_tokens,
+        first = record.first_token_seconds
+        self._line(
+            {
+                "request_id": incoming.request_id,
+                "trace_id": visit.trace_id or None,
+                "key": incoming.caller.name if incoming.caller is not None else None,
+                "route": route,
+                "model": model,
+                "stream": record.stream,
+                "structured": record.structured,
+                "schema": record.schema_key,
+                "status": record.status,
+                "outcome": outcome,
+                "error_code": record.error_code,
+                "attempts": record.attempts,
+                "retried_for": record.retried_for,
+                "repair": record.repair,
+                "replica": record.replica,
+                "fsm_errors": record.fsm_errors,
+                "ttft_seconds": None if first is None else round(first, 4),
+                "duration_seconds": round(seconds, 4),
+                "upstream_seconds": round(visit.upstream_seconds, 4),
+                "client_seconds": round(visit.client_seconds, 4),
+                "prompt_tokens": visit.prompt_tokens,
+                "completion_tokens": visit.completion_tokens,
+            }
         )
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 4)

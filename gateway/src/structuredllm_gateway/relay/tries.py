@@ -7,8 +7,10 @@ Owns the I/O of a try. A failure that can still be taken back comes out as a `Tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import TracebackType
+from typing import Self
 
 from structuredllm_gateway.errors import (
     StreamAbortedError,
@@ -18,10 +20,12 @@ from structuredllm_gateway.errors import (
     UpstreamTimeoutError,
 )
 from structuredllm_gateway.relay.classify import classify_whole
+from structuredllm_gateway.relay.deadlines import Deadlines
 from structuredllm_gateway.relay.delivery import STREAM_HEADERS
-from structuredllm_gateway.relay.exchange import Exchange, Sink, TryResult, response_headers
+from structuredllm_gateway.relay.exchange import Exchange, Route, Sink, TryResult, response_headers
 from structuredllm_gateway.relay.streams import StreamRelay
 from structuredllm_gateway.settings import UpstreamSettings
+from structuredllm_gateway.telemetry.visit import Visit
 from structuredllm_gateway.upstream.client import UpstreamClient, UpstreamResponse
 from structuredllm_gateway.upstream.endpoints import Endpoint
 from structuredllm_gateway.validation.outcomes import Outcome
@@ -29,6 +33,7 @@ from structuredllm_gateway.validation.outcomes import Outcome
 # What of a client's headers an engine gets: no credentials, no cookies, nothing hop-by-hop.
 _FORWARDED = ("traceparent", "tracestate", "accept")
 _DRAIN_SECONDS = 0.5
+_PATHS = {route: route.path for route in Route}
 
 
 class Tries:
@@ -41,14 +46,20 @@ class Tries:
         self._client = client
         self._settings = settings
         self._clock = clock
+        self._deadlines = Deadlines()
 
     async def whole(self, exchange: Exchange, endpoint: Endpoint) -> TryResult:
         """Ask for an answer that is not streamed."""
         try:
-            async with asyncio.timeout(self._try_seconds(exchange)):
+            with (
+                self._deadlines.within(self._try_seconds(exchange)),
+                _Waits(exchange.incoming.visit, self._clock) as waits,
+            ):
                 response = await self._post(exchange, endpoint)
                 try:
-                    return await self._classified(exchange, response)
+                    body = await self._read(response)
+                    waits.pause()
+                    return self._classified(exchange, response, body)
                 finally:
                     await response.aclose()
         except TimeoutError:
@@ -62,15 +73,19 @@ class Tries:
         status: int | None = None
         try:
             async with asyncio.timeout(self._try_seconds(exchange)) as limit:
-                response = await self._post(exchange, endpoint)
+                with _Waits(exchange.incoming.visit, self._clock):
+                    response = await self._post(exchange, endpoint)
                 status = response.status
                 try:
                     if status != 200 or not _is_event_stream(response):
-                        return await self._classified(exchange, response)
+                        with _Waits(exchange.incoming.visit, self._clock):
+                            body = await self._read(response)
+                        return self._classified(exchange, response, body)
                     await self._pass_on(exchange, response, relay, sink, limit)
                     if relay.error is None:
                         result = await self._closed(relay, sink, status)
-                        await _drain(response)
+                        with _Waits(exchange.incoming.visit, self._clock):
+                            await _drain(response)
                         return result
                 finally:
                     await response.aclose()
@@ -105,14 +120,18 @@ class Tries:
                 await sink.start(200, {**STREAM_HEADERS, **response_headers(record, None)})
             await sink.write(data)
 
-        async for chunk in response.chunks():
-            await give(relay.feed(chunk))
-            if relay.ended:
-                return
-            if sink.started:
-                left = exchange.deadline - self._clock()
-                limit.reschedule(loop.time() + max(0.0, min(idle, left)))
-        await give(relay.finish())
+        with _Waits(exchange.incoming.visit, self._clock) as waits:
+            async for chunk in response.chunks():
+                waits.pause()
+                await give(relay.feed(chunk))
+                if relay.ended:
+                    return
+                if sink.started:
+                    left = exchange.deadline - self._clock()
+                    limit.reschedule(loop.time() + max(0.0, min(idle, left)))
+                waits.go_on()
+            waits.pause()
+            await give(relay.finish())
 
     async def _closed(self, relay: StreamRelay, sink: Sink, status: int | None) -> TryResult:
         """Give out the last events, when any was before; a client that does not read them is left."""
@@ -123,15 +142,21 @@ class Tries:
                     await sink.end()
         return TryResult(relay.outcome, error=relay.error, committed=sink.started, upstream_status=status)
 
-    async def _post(self, exchange: Exchange, endpoint: Endpoint) -> UpstreamResponse:
-        given = exchange.incoming.headers
-        headers = {name: given[name] for name in _FORWARDED if name in given}
+    def _post(self, exchange: Exchange, endpoint: Endpoint) -> Awaitable[UpstreamResponse]:
+        incoming = exchange.incoming
+        given = incoming.headers
+        headers: dict[str, str] = {}
+        for name in _FORWARDED:
+            value = given.get(name)
+            if value is not None:
+                headers[name] = value
         headers["content-type"] = "application/json"
-        headers["x-request-id"] = exchange.incoming.request_id
-        url = endpoint.url + exchange.incoming.route.path
-        return await self._client.post(url, body=exchange.body, headers=headers)
+        headers["x-request-id"] = incoming.request_id
+        url = endpoint.url + _PATHS[incoming.route]
+        return self._client.post(url, body=exchange.body, headers=headers)
 
-    async def _classified(self, exchange: Exchange, response: UpstreamResponse) -> TryResult:
+    async def _read(self, response: UpstreamResponse) -> bytes:
+        """Return the whole body of an answer, which is bounded."""
         parts: list[bytes] = []
         size = 0
         async for chunk in response.chunks():
@@ -145,10 +170,13 @@ class Tries:
                     code="upstream_too_large",
                 )
             parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _classified(self, exchange: Exchange, response: UpstreamResponse, body: bytes) -> TryResult:
         return classify_whole(
             exchange,
             response.status,
-            b"".join(parts),
+            body,
             response.headers.get("content-type", "application/json"),
             response.headers.get("retry-after"),
         )
@@ -159,6 +187,35 @@ class Tries:
 
     def _timed_out(self) -> UpstreamTimeoutError:
         return UpstreamTimeoutError("The engine did not answer within the time allowed.")
+
+
+class _Waits:
+    """The time in which an engine is waited for, counted in a request's visit."""
+
+    __slots__ = ("_clock", "_since", "_visit")
+
+    def __init__(self, visit: Visit, clock: Callable[[], float]) -> None:
+        self._visit = visit
+        self._clock = clock
+
+    def __enter__(self) -> Self:
+        self._since: float | None = self._clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        """The engine has sent something: what is done with it is not its time."""
+        if self._since is not None:
+            self._visit.upstream_seconds += self._clock() - self._since
+            self._since = None
+
+    def go_on(self) -> None:
+        """Nothing is left to do until it sends more."""
+        self._since = self._clock()
 
 
 def _failed(error: UpstreamError) -> TryResult:

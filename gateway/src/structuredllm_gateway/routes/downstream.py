@@ -30,6 +30,11 @@ class HeaderMap(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self._raw[name.encode("latin-1")].decode("latin-1")
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field's value; the mixin would raise and catch an error for each that is missing."""
+        value = self._raw.get(name.encode("latin-1"))
+        return default if value is None else value.decode("latin-1")
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.encode("latin-1") in self._raw
 

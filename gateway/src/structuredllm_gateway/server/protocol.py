@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from structuredllm_gateway.server import refusals
 from structuredllm_gateway.server.bounds import Connections
+from structuredllm_gateway.server.direct_protocol import DirectProtocol
 from structuredllm_gateway.telemetry.connections import EndReason
 
 _NEVER = float("inf")
@@ -26,7 +26,7 @@ _FIELD_BYTES = 4
 _CHUNKED_SLACK = 4
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(DirectProtocol):
     """One connection; `look` is called a few times in each deadline's time."""
 
     def __init__(
@@ -48,6 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_deadline = _NEVER
         self._write_deadline = _NEVER
         self._linger_deadline = _NEVER
+        self._idle_deadline = _NEVER
         self._message_bytes = 0
         self._header_bytes = 0
 
@@ -77,6 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._linger_deadline != _NEVER or self._is_deaf:
             return  # the last answer of this connection is on its way
         self._unset_keepalive_if_required()
+        self._idle_deadline = _NEVER
         if self._read_deadline == _NEVER and not self._is_answering:
             # Also bytes that begin no message, such as empty lines, must not keep a connection for ever.
             self._read_deadline = self.loop.time() + self._bounds.header_seconds
@@ -90,11 +92,13 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.cycle.keep_alive = False
             return
         except httptools.HttpParserError:
+            self.settle_way()
             if self._linger_deadline == _NEVER:
                 self._refuse(refusals.MALFORMED, EndReason.MALFORMED)
             return
         if self._linger_deadline != _NEVER:
             return  # refused on the way
+        self.settle_way()
         if self._receiving_header or not (self._receiving_body or self._is_answering):
             if self._message_bytes > self._bounds.max_header_bytes:
                 self._refuse(
@@ -132,7 +136,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """A field of the header, or of a chunked body's trailer, which nobody reads."""
         if self._receiving_header:
             self._header_bytes += len(name) + len(value) + _FIELD_BYTES
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Begin the answer, unless the header is too large."""
@@ -146,6 +153,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._message_bytes = 0
         self._read_deadline = self.loop.time() + self._bounds.body_seconds
         super().on_headers_complete()
+
+    def cycle_made(self) -> None:
+        """See `DirectProtocol.cycle_made`."""
         self.cycle.transport = self._answer_transport
         if self._keeper.draining:
             # So that the client asks elsewhere next, before this connection is closed under it.
@@ -178,7 +188,13 @@ class BoundedProtocol(HttpToolsProtocol):
         """The answer is given: wait for the next request."""
         if self._linger_deadline != _NEVER:
             return
-        super().on_response_complete()
+        if self.pipeline or self.transport.is_closing() or not self.is_direct:
+            super().on_response_complete()
+        else:
+            # As uvicorn does, but without a timer for each answer: the keeper looks at the time.
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            self._idle_deadline = self.loop.time() + self.timeout_keep_alive
         if not (self._receiving_header or self._receiving_body or self._is_answering):
             self._wait()
 
@@ -204,6 +220,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             if self._write_deadline == _NEVER:
                 self._write_deadline = now + self._bounds.write_seconds
+            return
+        if now >= self._idle_deadline:
+            self._idle_deadline = _NEVER
+            self.timeout_keep_alive_handler()
             return
         if now < self._read_deadline:
             return
@@ -248,7 +268,7 @@ class BoundedProtocol(HttpToolsProtocol):
         Closing while it still sends would make the kernel reset the connection, and the answer be lost.
         """
         self._unset_keepalive_if_required()
-        self._read_deadline = _NEVER
+        self._read_deadline = self._idle_deadline = _NEVER
         self._linger_deadline = self.loop.time() + self._bounds.linger_seconds
         self._keeper.waiting.pop(self, None)
         self.flow.resume_reading()

@@ -50,11 +50,16 @@ class _Number:
     def set_exemplar(self, exemplar: Any) -> None:
         self._exemplar = exemplar
 
+    def note(self, labels: dict[str, str], value: float) -> None:
+        """Keep what an exemplar is made of when somebody asks for it."""
+        self._exemplar = (labels, value, time.time())
+
     def get(self) -> float:
         return self._value
 
     def get_exemplar(self) -> Any:
-        return self._exemplar
+        kept = self._exemplar
+        return kept if kept is None or isinstance(kept, Exemplar) else Exemplar(*kept)
 
 
 class Counter(_Kept, prometheus_client.Counter):
@@ -68,7 +73,7 @@ class Counter(_Kept, prometheus_client.Counter):
         """Add `amount`, which is not negative."""
         self._value._value += amount
         if exemplar is not None:
-            self._value._exemplar = Exemplar(exemplar, amount, time.time())
+            self._value.note(exemplar, amount)
 
 
 class Gauge(_Kept, prometheus_client.Gauge):
@@ -77,6 +82,14 @@ class Gauge(_Kept, prometheus_client.Gauge):
     def _metric_init(self) -> None:
         super()._metric_init()
         self._value = _Number()
+
+    def inc(self, amount: float = 1) -> None:
+        """Add `amount`."""
+        self._value._value += amount
+
+    def dec(self, amount: float = 1) -> None:
+        """Subtract `amount`."""
+        self._value._value -= amount
 
 
 class Histogram(_Kept, prometheus_client.Histogram):
@@ -93,4 +106,4 @@ class Histogram(_Kept, prometheus_client.Histogram):
         bucket = self._buckets[bisect_left(self._upper_bounds, amount)]
         bucket._value += 1
         if exemplar is not None:
-            bucket._exemplar = Exemplar(exemplar, amount, time.time())
+            bucket.note(exemplar, amount)

@@ -1,13 +1,11 @@
 """What is measured of one request while it passes: times apart, tokens, parts of a stream.
 
-Owns the counters of one request and the way to them from below (a context variable, so that the client of
-the engines need not be told). Must not import the relay's steps.
+Owns the counters of one request. Must not import the relay's steps.
 """
 
 from __future__ import annotations
 
 import re
-from contextvars import ContextVar
 
 from structuredllm_gateway.keys.gatekeeper import Grant
 
@@ -80,7 +78,3 @@ class Visit:
             return 0
         # A stream whose client did not ask for usage: engines send about one token in a part.
         return self.grant.prompt_estimate + self.parts if self.parts else None
-
-
-CURRENT: ContextVar[Visit | None] = ContextVar("structuredllm_visit", default=None)
-"""The visit of the request that the running task works for."""

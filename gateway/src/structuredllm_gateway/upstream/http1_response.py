@@ -7,8 +7,8 @@ the last byte has arrived the connection serves the next request, however slowly
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, Self
 
 from structuredllm_gateway.errors import UpstreamError
 
@@ -70,8 +70,15 @@ class Http1Response:
 
     # For the reader.
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> Self:
         """See `UpstreamResponse.chunks`; what has arrived together comes out as one."""
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        # No generator: a loop is told of each asynchronous one, which costs more than the chunk.
         while True:
             if self._parts:
                 parts = self._parts
@@ -80,14 +87,13 @@ class Http1Response:
                 self._held = 0
                 if self._source is not None:
                     self._source.resume()
-                yield data
-            elif self._complete:
-                return
-            elif self._error is not None:
+                return data
+            if self._complete:
+                raise StopAsyncIteration
+            if self._error is not None:
                 raise self._error
-            else:
-                self._waiter = self._loop.create_future()
-                await self._waiter
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     async def aclose(self) -> None:
         """See `UpstreamResponse.aclose`."""

@@ -28,12 +28,17 @@ def loads(text: bytes | str) -> Any:
     """
     value = orjson.loads(text)
     raw = text.encode() if isinstance(text, str) else text
-    if _LONG in raw.translate(_DIGITS):
+    if has_long_number(raw):
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def has_long_number(text: bytes) -> bool:
+    """Whether there are so many digits in a row that orjson may read an integer as a float."""
+    return _LONG in text.translate(_DIGITS)
 
 
 def dumps(value: Any, *, sorted_names: bool = False) -> bytes:

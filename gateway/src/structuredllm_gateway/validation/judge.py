@@ -38,9 +38,14 @@ class Verdict:
         return f"The answer is not what the request asked for{where}: {self.reason}."
 
 
+_OK = Verdict(Outcome.OK)
+
+
 def judge(choices: Sequence[Choice], expected: Expectation) -> Verdict:
     """Judge every choice; the worst verdict stands for the answer (`outcomes.weight_among_choices`)."""
     verdicts = [judge_choice(choice, expected) for choice in choices]
+    if len(verdicts) == 1 and expected.choices <= 1:
+        return verdicts[0]
     if len(choices) < expected.choices:
         lacking = f"the answer has {len(choices)} of {expected.choices} choices"
         verdicts.append(Verdict(Outcome.EMPTY, lacking))
@@ -116,7 +121,7 @@ def _written(choice: Choice, expected: Expectation) -> Verdict:
         return Verdict(Outcome.PLAIN, "the model answered instead of calling a tool")
     if schema is not None and expected.content_is_text:
         if schema.violation(choice.text or "") is None:
-            return Verdict(Outcome.OK)
+            return _OK
         if not _has_text(choice):
             return _missing(choice, "the answer has no text", schema)
         return Verdict(Outcome.SCHEMA_VIOLATION, "the text is not what was asked for", choice.index)
@@ -134,7 +139,7 @@ def _judged_json(text: str, schema: CompiledSchema, index: int, prefix: str = ""
     violation = schema.violation(parsed.value)
     if violation is not None:
         return Verdict(Outcome.SCHEMA_VIOLATION, prefix + violation.message, index, violation.pointer)
-    return Verdict(Outcome.OK)
+    return _OK
 
 
 def _has_text(choice: Choice) -> bool:
