@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import ApiClient
 
-from structuredllm_operator.kube.client import DEPLOYMENT, LEADER_WORKER_SET, POD, KubeClient
+from structuredllm_operator.kube.client import DEPLOYMENT, LEADER_WORKER_SET, POD, STRUCTURED_LLM, KubeClient
 from tests.contract.operator.conftest import as_yaml, condition, eventually, resource, wait_condition
 from tests.contract.operator.groups import FakeGroups, install, remove
 from tests.contract.operator.kubelet import GATE, FakeKubelet, Script
@@ -73,8 +73,13 @@ async def test_a_missing_crd_is_said_harms_nobody_else_and_its_installation_is_n
 
         await eventually("the set is made without an event", made, seconds=60)
         assert await client.get(DEPLOYMENT, namespace, "toy-engine") is None
-        after = await wait_condition(client, namespace, "WorkloadReady", "False", "Pending")
-        assert "LeaderWorkerSet controller runs" in condition(after, "WorkloadReady")["message"]
+
+        async def hinted() -> bool:
+            body = await client.get(STRUCTURED_LLM, namespace, "toy")
+            entry = condition(body, "WorkloadReady")
+            return entry["reason"] == "Pending" and "LeaderWorkerSet controller runs" in entry["message"]
+
+        await eventually("a set without pods is explained", hinted, seconds=60)
 
 
 async def test_a_group_is_one_replica_with_one_gate_and_one_endpoint(
