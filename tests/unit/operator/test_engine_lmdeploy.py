@@ -70,6 +70,7 @@ def test_the_installed_packages_own_parser_takes_the_arguments() -> None:
     ("change", "words"),
     [
         ({"parallelism": {"pipeline": 2}}, "LMDeploy has no pipeline parallelism: set it to 1"),
+        ({"parallelism": {"tensor": 2, "data": 2}}, "for vLLM only"),
         ({"parallelism": {"tensor": 3}}, "takes 1, 2, 4, 8, ... only"),
         ({"engine": {**ENGINE, "accelerator": "cpu"}}, "needs a GPU"),
         ({"structuredOutput": {"backend": "guidance"}}, "has xgrammar only"),

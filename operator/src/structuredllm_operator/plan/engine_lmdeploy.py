@@ -113,6 +113,12 @@ def check_spec(spec: StructuredLLMSpec) -> None:
             f"spec.parallelism.pipeline is {spec.parallelism.pipeline}, but LMDeploy has no pipeline"
             " parallelism: set it to 1 and use spec.parallelism.tensor",
         )
+    if spec.multi_node.node_count > 1 or spec.parallelism.data > 1:
+        raise SpecError(
+            Reason.INVALID_SPEC,
+            "spec.multiNode.nodeCount and spec.parallelism.data must be 1 with spec.engine.type lmdeploy: the"
+            " operator renders several nodes and data parallelism for vLLM only",
+        )
     if spec.parallelism.tensor & (spec.parallelism.tensor - 1):
         raise SpecError(
             Reason.INVALID_SPEC,
