@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm.v1.structured_output import StructuredOutputManager
@@ -87,7 +88,7 @@ def test_slow_rows_are_filled_by_several_threads_with_the_same_masks(requests: i
     """p043: a step that took a second has the next one split; one thread a grammar, every row written."""
     world = wide_world(requests)
     names = [f"r{number}" for number in range(requests)]
-    ask = (world.manager, world.scheduler.requests, names, {})
+    ask: tuple[Any, ...] = (world.manager, world.scheduler.requests, names, {})
     upstream = StructuredOutputManager.grammar_bitmask
     expected = upstream(*ask).copy()
     fill = mask_threads.build_grammar_bitmask(upstream, itertools.count().__next__, cpus=8)

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.engine.bomb_latency import Latencies, _client, _post
+from tests.engine.bomb_latency import Latencies, _post
+from tests.engine.client import engine_client
 
 Serve = Callable[[socket.socket], None]
 
@@ -44,7 +45,7 @@ def reset(connection: socket.socket) -> None:
 def ask(url: str, *bodies: dict[str, object]) -> Latencies:
     async def all_of_them() -> Latencies:
         found = Latencies()
-        async with _client(url) as client:
+        async with engine_client(url, seconds=120) as client:
             for body in bodies:
                 await _post(client, body, found)
         return found
