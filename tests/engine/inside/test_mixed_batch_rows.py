@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.v1.core.sched.output import GrammarOutput
+from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.utils import apply_grammar_bitmask
 
 from tests.engine.inside.closed.world import END, SCHEMA, VOCABULARY, World, allowed, is_open
@@ -82,9 +83,12 @@ def test_stale_rows_of_the_buffer_are_overwritten(world: World, requests: int, p
         assert finish(made[name].structured_output_request.grammar, world)
     names = list(made)
     random.Random(requests).shuffle(names)  # noqa: S311 - a test's choices
-    world.manager.grammar_bitmask(made, names, {})
+    # The class's method, so that upstream's rule of 128 rows decides and not p043's.
+    fill = StructuredOutputManager.grammar_bitmask
+    world.manager.fill_bitmask_parallel_threshold = 128
+    fill(world.manager, made, names, {})
     world.manager._grammar_bitmask.fill_(poison)
-    mask = world.manager.grammar_bitmask(made, names, {})
+    mask = fill(world.manager, made, names, {})
     own = torch.empty((1, WORDS), dtype=torch.int32)
     for name, row in zip(names, mask, strict=True):
         grammar = made[name].structured_output_request.grammar

@@ -109,6 +109,9 @@ def test_the_watch_notices_a_shared_matcher() -> None:
     for number in range(MANY):
         world.scheduler.requests[f"r{number}"].structured_output_request.grammar = shared
     world.step()
+    # Upstream's rule of 128 rows, whatever p043 made of the step before.
+    world.manager.fill_bitmask_parallel_threshold = MANY - 1
+    names = [f"r{n}" for n in range(MANY)]
     with overlap.watched_grammars() as watch:
-        world.manager.grammar_bitmask(world.scheduler.requests, [f"r{n}" for n in range(MANY)], {})
+        StructuredOutputManager.grammar_bitmask(world.manager, world.scheduler.requests, names, {})
     assert watch.overlaps
