@@ -32,6 +32,8 @@ class Watched:
         code: its exit code.
         left: processes of the engine that were still there 3 s later.
         last: last lines of the log.
+        words: lines of the log by which the front-end says why it ends. They are its last; a rank that
+            notices a moment later may still print its own traceback behind them.
     """
 
     unhealthy: float | None
@@ -42,6 +44,7 @@ class Watched:
     code: int | None
     left: list[str]
     last: list[str]
+    words: list[str]
 
     def __str__(self) -> str:
         """Return one line of figures."""
@@ -75,6 +78,8 @@ def watch(engine: Engine, deed: Callable[[], None], *, clients: int = CLIENTS) -
     over.set()
     prober.join(5)
     ends = [client.ended for client in waiting]
+    left = _left(engine, 3.0)
+    lines = engine.log.read_text(errors="replace").splitlines()
     return Watched(
         unhealthy=next((at - begun for at, status in health if at > begun and status != 200), None),
         said_503=next((at - begun for at, status in health if at > begun and status == 503), None),
@@ -82,8 +87,9 @@ def watch(engine: Engine, deed: Callable[[], None], *, clients: int = CLIENTS) -
         clients=[client.outcome for client in waiting],
         exit=exited,
         code=engine.process.poll(),
-        left=_left(engine, 3.0),
-        last=engine.log.read_text(errors="replace").splitlines()[-12:],
+        left=left,
+        last=lines[-12:],
+        words=[line for line in lines if "fatal error: the engine died" in line],
     )
 
 
